@@ -41,7 +41,7 @@ type store struct {
 
 	scratch []byte // a copy of a page that does not exist yet or must not change
 	now     func() int64
-	access  access // toChange but in a call of with
+	access  access // toChange, except within with
 }
 
 // access says what Get returns of pages.
