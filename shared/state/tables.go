@@ -122,39 +122,40 @@ func (ts *Tables) Split() {
 // over a split owner's tables: they wait, see package directory. It does nothing
 // before Split, or before the first hit.
 func (ts *Tables) Release(now int64) Status {
-	for _, table := range ts.tables {
-		if ts.split.isDone && table.open {
-			return ts.update(func(d *directory.Directory) Status {
-				d.LeaveAndSweep(ts.self, func(CounterID) bool { return false }, now)
-				return OK
-			})
-		}
+	if !ts.split.isDone || !slices.ContainsFunc(ts.tables, isOpen) {
+		return OK
 	}
-	return OK
+	return ts.update(func(d *directory.Directory) Status {
+		d.LeaveAndSweep(ts.self, func(CounterID) bool { return false }, now)
+		return OK
+	})
 }
+
+func isOpen(t *Table) bool { return t.open }
 
 // How tables get into the directory, and stay there.
 
 // registerAndAdopt registers tables in the directory and adopts their registrations. Before Split, it finds out whether
 // another configuration of the same owner has taken away a counter or a window:
 //
-//	what was taken away                     other workers have split       none has
-//	a counter: wasDropped                   it splits, too                 HasConflict
-//	a window, as of what was adopted last   it splits, too                 HasConflict, if it still is
-//	a window, as of what is adopted now     HasConflict: the next call     HasConflict
-//	                                        finds it by the line above
+//	what was taken away                  other workers have split       none has
+//	dropped       a counter              it splits, too                 HasConflict
+//	lackedWindow  a window, before this  it splits, too                 HasConflict, if lacksWindow too
+//	lacksWindow   a window, by now       HasConflict: the next call     HasConflict
+//	                                     finds it by the line above
 //
 // After Split there is no conflict.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	var registered []directory.Registration
 	var dropped, follows bool
+	lackedWindow := lackWindow(tables) // as of what they adopted last
 	status := ts.update(func(d *directory.Directory) (status Status) {
 		// The caller may have read its clock before another worker wrote d. Without a look at the
 		// clock of now, that worker's times would seem to be of the future.
 		now = max(now, ts.store.Now())
 		ts.tidy(d, now)
 		dropped = ts.wasDropped(d, tables)
-		follows = !ts.split.isDone && (dropped || lackWindow(tables)) && d.HasOwner(ts.split.owner)
+		follows = !ts.split.isDone && (dropped || lackedWindow) && d.HasOwner(ts.split.owner)
 		owner := ts.self
 		if follows {
 			owner.ID = ts.split.owner
@@ -171,7 +172,8 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	for i, table := range tables {
 		table.adopt(&registered[i])
 	}
-	if !ts.split.isDone && (dropped || lackWindow(tables)) {
+	lacksWindow := lackWindow(tables) // as of what they have adopted now
+	if !ts.split.isDone && (dropped || lacksWindow) {
 		ts.split.conflict = true
 	}
 	return OK
