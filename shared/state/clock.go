@@ -16,6 +16,8 @@ import (
 //	                                                freed that others still count by
 //	Now       the later of these two for the key's  all of the key, and it is written with that: so the time of a
 //	          record, or for the floor without one  key never goes back
+//	asOf      last of a record, or Now if the       a record that may be another key's: it is judged and evicted as it
+//	          clock was set back since              stands, see record (evict.go)
 //	holdNs    the holds' clock, a HoldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
 //	                                                to the wall clock
 //
@@ -42,13 +44,13 @@ type HoldTime int64
 const aheadNs = directory.RecordAheadNs
 
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
-func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
+func (p *timedPage) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
 // readClocks reads the clocks by which a loaded page is brought to the present. now is the caller's, and newest the
 // newest time of all that is read in the page. If that is ahead of the caller's clock, the worker may only have stood
 // still since it read it: then it is read once more. What is ahead after that was written before the clock was set
 // back.
-func (t *Table) readClocks(p *presentPage, now, newest int64) {
+func (t *Table) readClocks(p *timedPage, now, newest int64) {
 	p.lapses = p.lapses[:0]
 	t.readHoldClock(p)
 	p.CallerNs = now
@@ -73,7 +75,7 @@ func (e *Entry) newestRead() int64 {
 // rebaseIfAhead returns the present of the slot's record, or of the floor if slot is noRecord: CallerNs, or the time of
 // the last write if that is a little later. What was written before the clock was set back is rebased: it moves back to
 // the present, which then is when it was written.
-func (p *presentPage) rebaseIfAhead(slot int) (now int64, rebased bool) {
+func (p *timedPage) rebaseIfAhead(slot int) (now int64, rebased bool) {
 	last := p.page.FloorTime()
 	if slot >= 0 {
 		last = p.page.Time(slot)
@@ -90,7 +92,7 @@ func (p *presentPage) rebaseIfAhead(slot int) (now int64, rebased bool) {
 }
 
 // rebaseRecord begins a generation of the record, because what it has counted may be in other windows now.
-func (p *presentPage) rebaseRecord(slot int) {
+func (p *timedPage) rebaseRecord(slot int) {
 	last := p.page.Time(slot)
 	for column := range p.page.Layout.Counting {
 		u := p.decodeUsage(slot, column)
@@ -101,7 +103,7 @@ func (p *presentPage) rebaseRecord(slot int) {
 	p.page.BeginGeneration(slot)
 }
 
-func (p *presentPage) rebaseFloor() {
+func (p *timedPage) rebaseFloor() {
 	last := p.page.FloorTime()
 	for column := range p.page.Layout.Counting {
 		f := p.rule.at(column).SetFloorBack(p.page.Floor(column), last, p.CallerNs)
@@ -111,7 +113,7 @@ func (p *presentPage) rebaseFloor() {
 }
 
 // decodeUsage is the usage of a column in the slot's record as it was written. A log lies in logMemory.
-func (p *presentPage) decodeUsage(slot int, column page.Column) limit.Usage {
+func (p *timedPage) decodeUsage(slot int, column page.Column) limit.Usage {
 	var u limit.Usage
 	p.page.ReadUsage(slot, column, p.logMemory, &u)
 	if u.Log != nil {

@@ -38,7 +38,7 @@ type Entry struct {
 	generation uint16 // of the record
 	opened     uint16 // a bit for each column: the hit opened its window
 
-	// Memory that is kept from call to call, as that of presentPage.
+	// Memory that is kept from call to call, as that of timedPage.
 	logs    [page.MaxWindows][]int64 // decoded logs of the key
 	nothing limit.Usage              // of a window without a column
 }
@@ -89,7 +89,7 @@ func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	e.opened = 0
 	e.setLimits(limits)
 	e.findSlot()
-	t.readClocks(&e.presentPage, now, e.newestRead())
+	t.readClocks(&e.timedPage, now, e.newestRead())
 	charged, rebasedFloor := e.lapseFloor()
 	if charged { // the key may have lost its record
 		e.findSlot()

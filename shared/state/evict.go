@@ -33,10 +33,10 @@ import (
 // A record ends in one of three ways, each of which frees its slot:
 //
 //	function     of which record                         what it has counted  the floor is rolled to
-//	evict        the one that uses least                 goes into the floor  record.now
+//	evict        the one that uses least                 goes into the floor  nowOf the record
 //	evictSharer  of a key that may have held what has    goes into the floor  when the last of its units lapsed
 //	             lapsed in the floor
-//	drop         one that has expired, or of a key that  is forgotten         record.now
+//	drop         one that has expired, or of a key that  is forgotten         nowOf the record
 //	             is reset
 //
 // Reset puts an empty record in place of the key's own, if the key would start from the floor (writeEmptyRecord).
@@ -112,19 +112,22 @@ func (p *presentPage) countsUntil(slot int) (end int64) {
 type record struct {
 	slot   int
 	asOf   int64  // as of when its usage stands: when it was written, or now if the clock was set back since
-	now    int64  // the page's, or asOf if that is later: no usage is rolled back
 	lapsed lapses // of what it holds: countedIn charges it
 }
 
 // recordIn returns the slot's record at now. If the clock was set back since it was written, it is as of now and not of
 // CallerNs, because it goes into the floor at now or later: it would age by the difference.
-func (p *presentPage) recordIn(slot int, now int64) record {
-	last := p.page.Time(slot)
-	if p.isAhead(last) {
-		return record{slot: slot, asOf: now, now: now}
+func (p *timedPage) recordIn(slot int, now int64) record {
+	asOf := p.page.Time(slot)
+	if p.isAhead(asOf) {
+		asOf = now
 	}
-	return record{slot: slot, asOf: last, now: max(now, last)}
+	return record{slot: slot, asOf: asOf}
 }
+
+// nowOf returns the present of the record: Now, or as of when its usage stands if that is later, because no usage is
+// rolled back.
+func (p *presentPage) nowOf(r *record) int64 { return max(p.Now, r.asOf) }
 
 // counted is a usage, and as of when it stands.
 type counted struct {
@@ -141,7 +144,7 @@ func (c *counted) shift(w *limit.Window, by int64) {
 // countedIn returns what the record has counted in a column, as of r.asOf or the last lapse. If the clock was set back,
 // it is moved back in a copy. What has lapsed is charged by the rule's limits, because the key's own are not known. A
 // log lies in logMemory.
-func (p *presentPage) countedIn(r *record, column page.Column) counted {
+func (p *timedPage) countedIn(r *record, column page.Column) counted {
 	w := p.rule.at(column)
 	c := counted{p.decodeUsage(r.slot, column), p.page.Time(r.slot)}
 	if r.asOf < c.asOf {
@@ -173,7 +176,8 @@ func (e *Entry) Earliest() int64 {
 // floor from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
 func (p *presentPage) drop(slot int) {
-	p.rollFloor(p.recordIn(slot, p.Now).now)
+	r := p.recordIn(slot, p.Now)
+	p.rollFloor(p.nowOf(&r))
 	p.page.Clear(slot)
 }
 
@@ -197,6 +201,7 @@ func (p *presentPage) leastUsed() (least int) {
 // a window's. Of a concurrency, that is what it holds.
 func (p *presentPage) useOf(slot int) limit.Fraction {
 	r := p.recordIn(slot, p.Now)
+	now := p.nowOf(&r)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range p.placement.columnOf {
 		if column == page.NoColumn {
@@ -206,12 +211,12 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
 			c := p.countedIn(&r, column) // r.lapsed is empty: what is held counts below
-			u = w.ByRule(c.usage, c.asOf, r.now)
+			u = w.ByRule(c.usage, c.asOf, now)
 		} else {
 			h := p.page.Holds(slot)
 			u.Used = h.Total()
 		}
-		if use := w.FractionUsed(&u, r.now); most.Less(use) {
+		if use := w.FractionUsed(&u, now); most.Less(use) {
 			most = use
 		}
 	}
@@ -224,14 +229,14 @@ func (p *presentPage) evict(slot int) {
 	if p.page.Layout.HasHolds() {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
-	p.addToFloor(&r, r.now)
+	p.addToFloor(&r, p.nowOf(&r))
 	p.page.Clear(slot)
 }
 
 // lapseFloor takes out of the floor's holds what has lapsed, and charges it. It reports whether it has charged any:
 // then any key may have lost its record. Before that, it rebases the floor if the clock was set back: what is evicted
 // into it has counted in aligned windows, and these have ended by the time of a floor that is hours ahead.
-func (p *presentPage) lapseFloor() (charged, rebased bool) {
+func (p *timedPage) lapseFloor() (charged, rebased bool) {
 	if !p.page.FloorIsHolding() {
 		return false, false
 	}
@@ -263,7 +268,7 @@ func (p *presentPage) lapseFloor() (charged, rebased bool) {
 //
 // The order matters: a floor that covers A already would be charged the same 5 once more, and at a later
 // instant than that of the lapse, because evictSharer rolls the floor on.
-func (p *presentPage) chargeFloorLapses(lapsed lapses, now int64) (rebased bool) {
+func (p *timedPage) chargeFloorLapses(lapsed lapses, now int64) (rebased bool) {
 	for _, l := range lapsed {
 		p.chargeFloor(&p.rule, l.at, l.units)
 	}
@@ -278,7 +283,7 @@ func (p *presentPage) chargeFloorLapses(lapsed lapses, now int64) (rebased bool)
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
 // floor: these units are charged to its usage too, before that goes into the floor. It reports whether the record was
 // rebased for that.
-func (p *presentPage) evictSharer(slot int, floorLapsed lapses, now int64) (rebased bool) {
+func (p *timedPage) evictSharer(slot int, floorLapsed lapses, now int64) (rebased bool) {
 	r := p.recordIn(slot, now)
 	rebased = r.asOf < p.page.Time(slot)
 	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.asOf)
@@ -294,7 +299,7 @@ func (p *presentPage) evictSharer(slot int, floorLapsed lapses, now int64) (reba
 // The floor holds all as of the newest eighth of the two. Where the hold's length was shortened, either may be ahead of
 // the present. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth 2. As of 11,
 // the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
-func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
+func (p *timedPage) moveHoldsToFloor(r *record) (lapsed lapses) {
 	h, floor := p.page.Holds(r.slot), p.page.FloorHolds()
 	lapsed = p.takeLapsed(&h, r.asOf)
 	joined := limit.Holds{Eighth: h.Eighth}
@@ -315,9 +320,9 @@ func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
 //	the floor, by a clock ahead     103 s  3 s
 //	the record's window ends        102 s  2 s             not: it would have ended already
 //	it ends, moved ahead by 3 s     105 s                  2 s, too
-func (p *presentPage) addToFloor(r *record, at int64) {
+func (p *timedPage) addToFloor(r *record, at int64) {
 	floorTime := p.rollFloor(at)
-	present := max(r.asOf, p.CallerNs) // not p.Now, which may be the floor's time itself
+	present := max(r.asOf, p.CallerNs) // of the record; the floor's time is ahead of that
 	ahead := max(floorTime-present, 0)
 	for column := range p.page.Layout.Counting {
 		w := p.rule.at(column)
@@ -332,7 +337,7 @@ func (p *presentPage) addToFloor(r *record, at int64) {
 
 // rollFloor brings the floor and its time to an instant, or leaves both as they are if that is earlier. It returns the
 // floor's time.
-func (p *presentPage) rollFloor(to int64) (floorTime int64) {
+func (p *timedPage) rollFloor(to int64) (floorTime int64) {
 	floorTime, _ = p.endFloors(to)
 	p.page.SetFloorTime(floorTime)
 	return floorTime
@@ -340,7 +345,7 @@ func (p *presentPage) rollFloor(to int64) (floorTime int64) {
 
 // endFloors brings the floor to an instant, or to its own time if that is later, and returns what its time should be.
 // It reports whether the usage of a window has changed: then the caller has to set that.
-func (p *presentPage) endFloors(to int64) (floorTime int64, changed bool) {
+func (p *timedPage) endFloors(to int64) (floorTime int64, changed bool) {
 	last := p.page.FloorTime()
 	floorTime = max(to, last)
 	for column := range p.page.Layout.Counting {
@@ -356,7 +361,7 @@ func (p *presentPage) endFloors(to int64) (floorTime int64, changed bool) {
 
 // chargeFloor counts units in the floor at an instant, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
-func (p *presentPage) chargeFloor(windows *columnWindows, at int64, units uint32) {
+func (p *timedPage) chargeFloor(windows *columnWindows, at int64, units uint32) {
 	floorTime := p.rollFloor(at)
 	for column := range p.page.Layout.Counting {
 		f := p.page.Floor(column)

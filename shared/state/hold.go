@@ -247,7 +247,7 @@ func (e *Entry) moveHold(where HoldState, h *Hold, units uint32) (eighth uint32)
 
 // hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
 // or by the present one, if a policy has changed it since.
-func (p *presentPage) hasLapsed(h *Hold) bool {
+func (p *timedPage) hasLapsed(h *Hold) bool {
 	byKnown := int32(eighthAt(p.holdNs, h.eachNs) - h.eighth)
 	byPresent := int32(p.presentEighth() - h.eighthBy(p.page.Layout.HoldsWindow))
 	return max(byKnown, byPresent) > limit.HoldParts

@@ -29,7 +29,7 @@ type lapse struct {
 	units uint32
 }
 
-// lapses are what has lapsed of some holds, the earliest first. All lists of a page lie in presentPage.lapses, one
+// lapses are what has lapsed of some holds, the earliest first. All lists of a page lie in timedPage.lapses, one
 // behind the other: takeLapsed and joinLapses append to it and return what they have appended, which nobody changes.
 // readClocks empties it, when the next page is read.
 type lapses []lapse
@@ -39,7 +39,7 @@ const noBound int64 = 0
 
 // takeLapsed removes from h the units that have lapsed by the present, and returns them.
 // last is when h was written, or noBound: no unit lapses before that.
-func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
+func (p *timedPage) takeLapsed(h *limit.Holds, last int64) lapses {
 	present := p.presentEighth()
 	all := &p.lapses
 	first := len(*all)
@@ -54,7 +54,7 @@ func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
 // after it begins. The present eighth began holdNs%each ago.
-func (p *presentPage) lapsedAt(eighth uint32) int64 {
+func (p *timedPage) lapsedAt(eighth uint32) int64 {
 	each := p.page.Layout.HoldsWindow.EighthNs()
 	ninth := eighth + limit.HoldParts + 1
 	since := int64(int32(p.presentEighth() - ninth)) // how many eighths ago that one began
@@ -73,7 +73,7 @@ func (ls lapses) charge(w *limit.Window, u *limit.Usage, last int64) int64 {
 }
 
 // joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
-func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
+func (p *timedPage) joinLapses(ls, others lapses, last int64) lapses {
 	all := &p.lapses
 	first := len(*all)
 	*all = append(*all, ls...)
@@ -87,7 +87,7 @@ func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
 
 // presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
 // holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
-func (p *presentPage) presentEighth() uint32 {
+func (p *timedPage) presentEighth() uint32 {
 	return eighthAt(p.holdNs, p.page.Layout.HoldsWindow.EighthNs())
 }
 
@@ -95,7 +95,7 @@ func (p *presentPage) presentEighth() uint32 {
 func eighthAt(holdNs HoldTime, eachNs int64) uint32 { return uint32(int64(holdNs) / eachNs) }
 
 // readHoldClock reads the holds' clock, if the page holds.
-func (t *Table) readHoldClock(p *presentPage) {
+func (t *Table) readHoldClock(p *timedPage) {
 	switch {
 	case !p.page.Layout.HasHolds():
 	case p.readOnly:

@@ -216,7 +216,7 @@ func (t *Table) readPage(p *presentPage, rule []limit.Window, now int64) visited
 		return visited{p, t.parent.store.Monotonic()}
 	}
 	p.rule.set(p.placement, rule)
-	t.readClocks(p, now, p.page.NewestTime())
+	t.readClocks(&p.timedPage, now, p.page.NewestTime())
 	p.lapseFloor()
 	p.Now, _ = p.rebaseIfAhead(noRecord)
 	return visited{presentPage: p}

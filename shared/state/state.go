@@ -34,9 +34,10 @@
 //	     ├─ load            the page of the key comes into memory: a loadedPage                table.go
 //	     └─ readKey
 //	         ├─ setLimits            those of the key, in the order of the page's columns      key.go
-//	         ├─ readClocks           makes it a presentPage, as of now                         clock.go
+//	         ├─ readClocks           makes it a timedPage                                      clock.go
 //	         ├─ lapseFloor           what the floor holds may have lapsed                      evict.go, lapse.go
-//	         ├─ rebaseIfAhead        the clock may have been set back                          clock.go
+//	         ├─ rebaseIfAhead        the clock may have been set back. From here on it is a    clock.go
+//	         │                       presentPage, as of Now
 //	         └─ readRecord           the Entry has the key's usage as of now
 //	            or startFromFloor
 //	Table.Check             says whether the hit passes

@@ -131,11 +131,12 @@ func (t *Table) placementOr(r *directory.Registration) *placement {
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
 // A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
-// Three types have such a page, each with what the one before has:
+// Four types have such a page, each with what the one before has:
 //
 //	loadedPage   the page, and how it is written. A LeaseEntry needs no more
-//	presentPage  what it takes to judge and evict any of its records: clocks, and the rule's limits. A visit
-//	             (operate.go) loads one page after the other, without a key
+//	timedPage    what it takes to bring it to the present: clocks, and the rule's limits
+//	presentPage  Now, since that is done: any of its records can be judged and evicted. A visit (operate.go) loads one
+//	             page after the other, without a key
 //	Entry        one key: its record, limits and usage
 //
 // A function takes the smallest that it needs. So a method of Entry is about its key, and one of presentPage about the
@@ -152,12 +153,10 @@ type loadedPage struct {
 	cas      uint32
 }
 
-// presentPage is a page as of now.
-type presentPage struct {
+// timedPage is a page with the clocks of now. clock.go says which clock counts what.
+type timedPage struct {
 	loadedPage
 
-	// clock.go says which clock counts what.
-	Now      int64    // at which the key is counted: never before the last write
 	CallerNs int64    // the caller's clock
 	holdNs   HoldTime // if the page has holds
 
@@ -167,6 +166,15 @@ type presentPage struct {
 	// the next.
 	logMemory []int64 // for one log of any record: who decodes one is done with the one before
 	lapses    lapses  // all lists of lapses, one behind the other, until the next page is read
+}
+
+// presentPage is a page as of now.
+type presentPage struct {
+	timedPage
+
+	// Now is when the key is counted: never before the last write. Until it is set, the page is used as a timedPage: it
+	// would be that of the page before.
+	Now int64
 }
 
 // pageOf returns the index of the page that a key's hash leads to, by its high bits.
