@@ -99,7 +99,7 @@ func (v Value) isNeverAddress(text string) bool {
 // that of one of them, WhyOff says why, and there is no match: that of the others would have a part of the requests. If
 // a policy compares another text, a comment says which.
 func (v Value) Fitting(patterns ...Pattern) (s Selection) {
-	var list []Pattern
+	var list []MatchPattern
 	for _, p := range patterns {
 		if p.kind == AnyValue {
 			return Selection{}
@@ -119,7 +119,7 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		}
 	}
 	if v.Part.Kind == KindHeader && len(list) > 1 {
-		list = []Pattern{oneOf(list)}
+		list = []MatchPattern{oneOf(list)}
 	}
 	if len(list) > 0 && !s.IsOff() {
 		s.match = Match{v.Part.id(): list}
@@ -128,12 +128,12 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 }
 
 // oneOf fits what fits one of the patterns, which are for texts.
-func oneOf(list []Pattern) Pattern {
+func oneOf(list []MatchPattern) MatchPattern {
 	var all []string
 	for _, p := range list {
-		all = append(all, "(?:"+p.Regexp()+")")
+		all = append(all, "(?:"+p.pattern.Regexp()+")")
 	}
-	return Expression(strings.Join(all, "|"))
+	return MatchPattern{Expression(strings.Join(all, "|"))}
 }
 
 // ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
@@ -217,30 +217,31 @@ func (v Value) translatePath(p Pattern) translation {
 // someCondition is the condition that a policy cannot say, if there is no more to say of it.
 func (p Part) someCondition() string { return "they have a condition on " + p.String() }
 
-// inMatch is the pattern, as translate makes it, that a match has of the part. It is not ok if a match can have none.
+// inMatch is what a match has for a pattern of the part that translate has made. It is not ok if a match has none.
 //
 //	part      pattern            in a match
 //	Host      Exact a.example    a.example, OfHosts: in any case
 //	ClientIP  Exact 10.0.0.0/8   10.0.0.0/8, InNetwork: all addresses in it
-func (p Part) inMatch(v Pattern) (matched Pattern, ok bool) {
+func (p Part) inMatch(v Pattern) (matched MatchPattern, ok bool) {
 	switch p.Kind {
 	case KindPath, KindHeader:
-		return v, !v.isName()
+		ok = !v.isName()
 	case KindMethod:
-		return v, v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+		ok = v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
 		if v.kind == Exactly {
-			return Pattern{OfHosts, v.text}, isHost(v.text)
+			return MatchPattern{Pattern{OfHosts, v.text}}, isHost(v.text)
 		}
-		return v, v.kind == OfHosts
+		ok = v.kind == OfHosts
 	case KindClientIP:
 		if v.kind == Exactly {
-			return NetworkPattern(v.text)
+			v, ok = NetworkPattern(v.text)
+			return MatchPattern{v}, ok
 		}
-		return v, v.kind == InNetwork
+		ok = v.kind == InNetwork
 	case KindQuery, KindCookie, KindProperty:
 	}
-	return v, false
+	return MatchPattern{v}, ok
 }
 
 // Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
