@@ -151,12 +151,13 @@ func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
 
 func (k *keepDenial) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
 	did.Noted = k.isNoted
-	if v.Left(v.NowNs()) >= k.part.Cost { // it passes by now: a window has ended since, or less is held
+	cost := k.part.Cost
+	if v.OfferNow(cost, cost).Verdict != balance.TooFew { // it passes by now: a window has ended since, or less is held
 		did.Denied = true
 		return false
 	}
 	changed = terms.countDenial(&v, deniedPart(k.part))
-	did.Denial = v.Denial(k.part.Cost)
+	did.Denial = v.Denial(cost)
 	return changed
 }
 

@@ -124,8 +124,8 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	want(2, 0, on(r, d, hit.keepDenial())) // it would pass by now
 }
 
-// TestWhatIsTooMuchForEverNeverPasses: 2 units may be held at once, and the window of 10 has 1 left. A cost of 3 begins
-// the key's block. It does not pass once the block ends, because it can never be held.
+// TestWhatIsTooMuchForEverNeverPasses: 2 units may be held at once, so a cost of 3 can never be held. If the window of
+// 10 has 1 left, the cost begins the key's block, and does not pass once the block ends.
 func TestWhatIsTooMuchForEverNeverPasses(t *testing.T) {
 	d, err := NewTerms(&quota.Definition{Lease: quota.LeaseOff, Windows: []limit.Window{
 		{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute},
@@ -137,11 +137,13 @@ func TestWhatIsTooMuchForEverNeverPasses(t *testing.T) {
 	for name, a := range map[string]Action{
 		"hold": &Hold{&part}, "take": &Take{Units: 3}, "kept": &keepDenial{part: &part},
 	} {
-		r := balance.NewRecord(base)
-		on(r, d, &Set{Units: 9, Window: 0})
-		o := on(r, d, a)
-		require.True(t, o.Outcome.Denied, name)
-		require.Equal(t, limit.Never, o.Outcome.WaitNs, name)
-		require.True(t, on(r, d, &Inspect{Units: 3}).Outcome.Blocked, name)
+		for _, left := range []uint32{1, 5} {
+			r := balance.NewRecord(base)
+			on(r, d, &Set{Units: 10 - left, Window: 0})
+			o := on(r, d, a)
+			require.True(t, o.Outcome.Denied, name)
+			require.Equal(t, limit.Never, o.Outcome.WaitNs, "%s, %d left", name, left)
+			require.Equal(t, left < 3, on(r, d, &Inspect{Units: 3}).Outcome.Blocked, "%s, %d left", name, left)
+		}
 	}
 }
