@@ -93,10 +93,11 @@ func decodeAskResult(a *AskResult, b []byte) error {
 //	the part                         has, beside Windows
 //	is granted units to spend        Units, Number, ValidNs; Leased if the rest may be kept
 //	is granted units to hold         Units, ValidNs
-//	asks for none, and has a block   ValidNs
+//	asks for none, and has a block   ValidNs, also if it only reports. It is denied if its key is blocked
 //	is denied                        Denied, WaitNs; HeldBack, Blocked
 //	is not, but another part is      nothing
-//	only reports or inspects         nothing
+//	only reports, and has no block   nothing
+//	only inspects                    nothing
 //	has failed                       Failed, WaitNs, and Denied for proxies that do not know Failed; no Windows
 //	has failed as the store starts   these and Starting
 //
