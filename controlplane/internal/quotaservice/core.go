@@ -223,22 +223,21 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
 	c.metrics.countResult(r)
 	c.logFailure(k, r)
-	outcomes, err := k.learn(r)
-	needSwap := outcomes == nil && err == nil
+	l := k.learn(r)
 	if r.Status != swapstore.Failed {
-		c.storeClock.note(k.batch.sentNs, r.NowNs, mayBeMisled(&k.batch, r.Status, needSwap))
+		c.storeClock.note(k.batch.sentNs, r.NowNs, mayBeMisled(&k.batch, r.Status, l.needsSwap))
 	}
 	switch {
-	case needSwap:
+	case l.needsSwap:
 		c.keys.retry(k)
 		return
-	case err != nil:
+	case l.err != nil:
 		for _, o := range k.batch.operations {
-			c.end(o, &action.Outcome{Effect: action.Effect{Err: err}})
+			c.end(o, &action.Outcome{Effect: action.Effect{Err: l.err}})
 		}
 	default:
 		for i, o := range k.batch.operations {
-			c.endOrAgain(o, &outcomes[i])
+			c.endOrAgain(o, &l.outcomes[i])
 		}
 	}
 	c.keys.rest(k)
@@ -316,8 +315,8 @@ func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
 // The last two also need another swap if storeNs was right: the store has another value, or the service has not known
 // that the store is starting. Then the storeClock takes over the lead of this swap without need. That does no harm: if
 // it is too large, a later swap is Late.
-func mayBeMisled(b *batch, status swapstore.Status, needSwap bool) bool {
-	return status == swapstore.Late || needSwap && (b.reads || status == swapstore.Young)
+func mayBeMisled(b *batch, status swapstore.Status, needsSwap bool) bool {
+	return status == swapstore.Late || needsSwap && (b.reads || status == swapstore.Young)
 }
 
 // note notes that the store's clock said storeNs to a swap that left at sentNs. A larger lead than the known one only

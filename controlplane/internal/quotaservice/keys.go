@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"errors"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -99,15 +98,18 @@ func (k *key) beginBatch(localNs int64) {
 }
 
 // learn takes the result of the swap, as value.learn does. Operations that need another swap for too long have failed.
-func (k *key) learn(r swapstore.Result) (outcomes []action.Outcome, err error) {
+func (k *key) learn(r swapstore.Result) learned {
 	if r.Status == swapstore.Late {
 		k.batch.lates++
 	}
-	outcomes, err = k.value.learn(k.batch.operations, r)
-	if outcomes == nil && err == nil {
-		err = k.batch.whyGiveUp(r.Status)
+	l := k.value.learn(k.batch.operations, r)
+	if !l.needsSwap {
+		return l
 	}
-	return outcomes, err
+	if err := k.batch.whyGiveUp(r.Status); err != nil {
+		return learned{err: err}
+	}
+	return l
 }
 
 // What is tried again, and for how long:

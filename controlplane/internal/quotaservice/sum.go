@@ -65,17 +65,17 @@ func (sumValue) nextSwap(operations []operation, _ int64) swapstore.Swap {
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []operation, r swapstore.Result) (outcomes []action.Outcome, err error) {
+func (sumValue) learn(operations []operation, r swapstore.Result) learned {
 	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return nil, errEnded
+		return learned{err: errEnded}
 	case swapstore.Failed:
-		return nil, r.Err
+		return learned{err: r.Err}
 	case swapstore.Read, swapstore.Young:
-		return nil, recordbytes.ErrDamage
+		return learned{err: recordbytes.ErrDamage}
 	}
-	outcomes = make([]action.Outcome, len(operations))
+	outcomes := make([]action.Outcome, len(operations))
 	sum := r.Sum
 	for i, o := range slices.Backward(operations) {
 		a := o.(*addition)
@@ -86,7 +86,7 @@ func (sumValue) learn(operations []operation, r swapstore.Result) (outcomes []ac
 		outcomes[i].Denied = sum > uint64(a.charge.Counter.terms.Windows[0].Limit)
 		sum -= uint64(a.charge.Units)
 	}
-	return outcomes, nil
+	return learned{outcomes: outcomes}
 }
 
 // isWorthKeeping implements value.

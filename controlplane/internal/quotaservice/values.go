@@ -16,13 +16,19 @@ import (
 type value interface {
 	// nextSwap returns the swap that carries out operations, without its key. It will be at the store at storeNs.
 	nextSwap(operations []operation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap. It returns what has come of each operation, or why all have failed, or neither
-	// if they need another swap.
-	learn(operations []operation, r swapstore.Result) (outcomes []action.Outcome, err error)
+	// learn takes the result of that swap.
+	learn(operations []operation, r swapstore.Result) learned
 	// isWorthKeeping reports whether to remember the value once its operations are done, for the next ones.
 	isWorthKeeping() bool
 	// bytes is about how much memory the value takes here.
 	bytes() int
+}
+
+// learned is what is known of a batch of operations once the result of its swap is there. It has one of these.
+type learned struct {
+	outcomes  []action.Outcome // what has come of each operation
+	err       error            // why all have failed
+	needsSwap bool             // nothing has come of them yet: they need another swap
 }
 
 const (
@@ -38,7 +44,7 @@ const (
 //	the store  swaps if its clock is between storeNs and decision.untilNs. Before storeNs, units could be spent before
 //	           the window begins that counts them. After untilNs, what was decided may not hold any more
 //	learn      if Swapped, the decision holds. If Failed, the operations have failed. Else the result has the value that
-//	           is there and the store's time, and the operations are decided by these: see readOutcomes. If they need
+//	           is there and the store's time, and the operations are decided by these: see decideAgain. If they need
 //	           another swap, nextSwap decides them once more, at the instant when that swap will arrive
 //
 // A hold meets a store that is starting in these steps. The store has had its state for 1 s, and the key does not know:
@@ -106,7 +112,8 @@ type decision struct {
 }
 
 // decide decides the operations on a record, one after the other, when the store is starting for startingForNs more. It
-// puts what comes of that in place of what the decision was, whose memory is used again.
+// puts what comes of that in place of what the decision was, in its memory. Nobody has outcomes in that memory: learn
+// drops a decision that it delivers.
 func (d *decision) decide(r *balance.Record, operations []operation, storeNs, startingForNs int64) {
 	outcomes := slices.Grow(d.outcomes[:0], len(operations))[:len(operations)]
 	*d = decision{outcomes: outcomes, untilNs: math.MaxInt64}
@@ -127,24 +134,25 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []operation, r swapstore.Result) (outcomes []action.Outcome, err error) {
+func (v *recordValue) learn(operations []operation, r swapstore.Result) learned {
 	next := v.next
 	v.next = nextRecord{bytes: next.bytes}
 	switch r.Status {
 	case swapstore.Swapped:
 		v.known = knownRecord{next.record, [swapstore.NonceBytes]byte(next.bytes)}
-		return next.decision.outcomes, nil
+		return learned{outcomes: next.decision.outcomes}
 	case swapstore.Failed: // the store may have either record, or another one: nothing is known
-		return nil, r.Err
+		return learned{err: r.Err}
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
 	}
+	var err error
 	v.known, err = read(r.Value)
 	if err != nil {
-		return nil, err
+		return learned{err: err}
 	}
-	return v.readOutcomes(operations, next.decision, r.NowNs), nil
+	return v.decideAgain(operations, next.decision, r.NowNs)
 }
 
 // read returns the record of a value that is in the store; none if there is no value.
@@ -159,26 +167,26 @@ func read(bytes []byte) (knownRecord, error) {
 	return knownRecord{record, [swapstore.NonceBytes]byte(bytes)}, nil
 }
 
-// readOutcomes returns what comes of the operations by what the store had at storeNs; nil = they need another swap.
-// last is the decision of the last one. They need another in two cases:
+// decideAgain decides the operations by what the store had at storeNs. d is the decision of the last swap. They need
+// another one in two cases:
 //
 //	they change the record   The change must be swapped in.
 //	they need an age of the  Units that look free may be held by workers that have not reported yet. The last swap had
 //	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
 //	swap did not ask for it
-func (v *recordValue) readOutcomes(operations []operation, last decision, storeNs int64) []action.Outcome {
+func (v *recordValue) decideAgain(operations []operation, d decision, storeNs int64) learned {
 	var trial *balance.Record
 	if v.known.record == nil {
 		trial = balance.NewRecord(storeNs)
 	} else {
 		trial = v.known.record.Clone()
 	}
-	now := last
-	now.decide(trial, operations, storeNs, v.startingForNs(storeNs))
-	if now.changes || now.needsAge && !last.needsAge {
-		return nil
+	hadAge := d.needsAge
+	d.decide(trial, operations, storeNs, v.startingForNs(storeNs))
+	if d.changes || d.needsAge && !hadAge {
+		return learned{needsSwap: true}
 	}
-	return now.outcomes
+	return learned{outcomes: d.outcomes}
 }
 
 // About what a window and a holder take.
