@@ -1,6 +1,7 @@
 package quotaservice
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -30,7 +31,7 @@ type pendingAsk struct {
 //	└─ undoHits     if not
 //	   answer
 type begunAsk struct {
-	steps[begunAsk]
+	steps
 	worker  *worker
 	id      uint32
 	weight  int   // its parts, and the windows that their grants tell of: see worker.underWay
@@ -39,32 +40,35 @@ type begunAsk struct {
 	result  quota.Outcome // once it is decided
 }
 
-// askPart is one part of a begunAsk. Its key carries out the hit, and then what is after it.
+// askPart is one part of a begunAsk. Its key carries out the hit, and then the undo or the keeping, if there is one. No
+// part has both, because a hit that is denied has taken nothing.
 type askPart struct {
 	part    *quota.Part
 	counter *Counter
 	hit     recordOperation // an action.Hit, Hold or Take, see action.Terms.ActionFor. It is made when it starts
-	// after undoes a hit that has taken units which nobody gets. If the hit is denied, but in shadow of an ask that is
-	// granted, after keeps the denial. nil = neither is so.
-	after *recordOperation
+	// undo gives back the units that the hit has taken, if nobody gets them; nil = it has taken none, or they are granted.
+	undo *recordOperation
+	// keeping keeps the denial of a hit in shadow, if the ask is granted; nil = there is nothing to keep.
+	keeping *recordOperation
 }
 
 // last returns the part's last operation of which it is known what has come of it. isUnsure says that the one after it
 // has failed: the store may have carried it out or not.
 func (p *askPart) last() (o *recordOperation, isUnsure bool) {
+	after := cmp.Or(p.undo, p.keeping)
 	switch {
-	case p.after == nil:
+	case after == nil:
 		return &p.hit, false
-	case p.after.outcome.Err != nil:
+	case after.outcome.Err != nil:
 		return &p.hit, true
 	}
-	return p.after, false
+	return after, false
 }
 
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
 	a := &begunAsk{worker: w, id: ask.ID, askedNs: ask.askedNs}
-	a.steps = steps[begunAsk]{of: a, keys: &w.core.keys}
+	a.steps = steps{keys: &w.core.keys}
 	windows, isKnown := 0, false
 	if !ask.isBusy {
 		windows, isKnown = a.makeParts(ask.Parts)
@@ -117,7 +121,7 @@ func (a *begunAsk) startHits() {
 			hits = append(hits, a.makeHit(p, p.counter.terms.ActionFor(p.part)))
 		}
 	}
-	a.start(hits, (*begunAsk).startLastHits)
+	a.start(hits, a.startLastHits)
 }
 
 // makeHit makes the hit of a part.
@@ -135,7 +139,7 @@ func (a *begunAsk) startLastHits() {
 			hits = append(hits, a.makeHit(p, &action.Hit{Part: p.part, IsRefused: isRefused}))
 		}
 	}
-	a.start(hits, (*begunAsk).conclude)
+	a.start(hits, a.conclude)
 }
 
 // conclude goes on by the result of all parts.
@@ -176,12 +180,12 @@ func (a *begunAsk) keepDenials() {
 	var operations []operation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.after = p.hit.followedBy(p.counter.terms.KeepDenial(p.part, p.hit.outcome))
-		if p.after != nil {
-			operations = append(operations, p.after)
+		p.keeping = p.hit.followedBy(p.counter.terms.KeepDenial(p.part, p.hit.outcome))
+		if p.keeping != nil {
+			operations = append(operations, p.keeping)
 		}
 	}
-	a.start(operations, (*begunAsk).confirm)
+	a.start(operations, a.confirm)
 }
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
@@ -199,12 +203,13 @@ func (a *begunAsk) confirm() {
 func (a *begunAsk) undoHits() {
 	var undos []operation
 	for i := range a.parts {
-		if undo := a.parts[i].hit.undo(); undo != nil {
-			a.parts[i].after = undo
-			undos = append(undos, undo)
+		p := &a.parts[i]
+		p.undo = p.hit.undo()
+		if p.undo != nil {
+			undos = append(undos, p.undo)
 		}
 	}
-	a.start(undos, (*begunAsk).answer)
+	a.start(undos, a.answer)
 }
 
 // answer answers the ask, unless its stream has closed.
@@ -259,7 +264,7 @@ func (a *begunAsk) standings(last *recordOperation) []quota.Standing {
 		return last.outcome.Standings
 	}
 	for i := range slices.Backward(a.parts) {
-		if undo := a.parts[i].after; undo.tellsOf(last) {
+		if undo := a.parts[i].undo; undo.tellsOf(last) {
 			return undo.outcome.Standings
 		}
 	}
@@ -304,8 +309,8 @@ func (a *begunAsk) measure() {
 	})
 	c.metrics.countAnswer(a.result, isStarting, c.clock.NowNs()-a.askedNs)
 	for i := range a.parts {
-		if p := &a.parts[i]; p.after != nil { // what keeps a denial is of a hit that has taken nothing
-			c.metrics.unitsLost.Add(p.hit.lostBy(p.after))
+		if p := &a.parts[i]; p.undo != nil {
+			c.metrics.unitsLost.Add(p.hit.lostBy(p.undo))
 		}
 	}
 }
