@@ -27,9 +27,23 @@
 // needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
 // the ask is answered when that is swapped in.
 //
-// core.go has the lock and the pump, and values.go what is known of a key's value. Calls of this process (calls.go) go
-// the same way from keys.go on. What an operation does to a record is arithmetic of package action and, below it, of
-// balance. Package swapstore is the store, and transport has the streams over gRPC.
+// Calls of this process go the same way from keys.go on. The files:
+//
+//	service.go    Service: how it begins and ends, and its two clocks
+//	core.go       what the lock guards, the pump, and what is known of the store's clock
+//	stream.go     Stream, and its worker in the core: messages come and go, and asks wait for their turn
+//	ask.go        an ask, once it has begun; what a proxy returns
+//	calls.go      a call, and which clients are known to be over their limits
+//	counter.go    what a definition says of a counter, and under which keys the store has it
+//	operation.go  what is done to one key, for an ask, for a call, or by Operate for an operator
+//	keys.go       the operations that wait for a key, and its swaps
+//	values.go     what is known of a key's value, if that is a record
+//	sum.go        the same, if it is a sum
+//	upkeep.go     whether the store has lost its state, and whether it answers; which processes are alive
+//	secret.go     the secret that all services on a store share
+//
+// What an operation does to a record is arithmetic of package action and, below it, of balance. Package swapstore is
+// the store, and transport has the streams over gRPC.
 //
 // Begin with example_test.go. Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no
 // history admits more than a limit, or what is blocked.
