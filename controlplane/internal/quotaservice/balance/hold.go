@@ -17,20 +17,20 @@ import (
 //	false   nil                     is forgotten: it says nothing, and its part gets nothing
 //	false   ErrStale or ErrHolders  is refused
 func (v *View) Note(p *quota.Part) (isKept bool, offer Offer, err error) {
-	h := v.record.Holders.find(p.Worker)
-	if h != nil && p.Number <= h.Number {
+	before := v.record.Holders.find(p.Worker)
+	if before != nil && p.Number <= before.Number {
 		return false, Offer{}, ErrStale
 	}
-	held := min(p.Held, v.mostHeld(h))
-	charges := notYetCounted(&p.Report, h)
-	saysNothing := h == nil && held == 0 && charges == 0 && isFirst(&p.Report)
+	held := min(p.Held, v.mostHeld(before))
+	charges := notYetCounted(&p.Report, before)
+	saysNothing := before == nil && held == 0 && charges == 0 && isFirst(&p.Report)
 	if saysNothing && p.Cost > 0 { // such a report leaves the offer as it is: look before a holder is added
 		offer = v.OfferNow(p.Cost, p.Waiting)
 		if offer.Verdict != Passes { // the worker's next report says all that the store must know
 			return false, offer, nil
 		}
 	}
-	h, err = v.record.Holders.findOrAdd(p.Worker)
+	h, err := v.record.Holders.findOrAdd(p.Worker) // in the place of before
 	if err != nil {
 		return false, Offer{}, err
 	}

@@ -95,7 +95,7 @@ func (v *View) OfferLease(lease uint32, p *quota.Part) Offer {
 	if endNs == now || left < leastAhead {
 		return d
 	}
-	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/aheadShare)
+	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/leftShare)
 	if lease != quota.LeaseAuto {
 		ahead = min(ahead, lease)
 	}
@@ -141,10 +141,10 @@ func (v *View) WaitNs(cost uint32) (wait int64) {
 const (
 	// leastAhead is how many units must be left for some to be granted ahead.
 	leastAhead = 16
-	// aheadShare makes a quarter: at most that part of what is left is granted ahead.
-	aheadShare = 4
-	// scarce makes a quarter, too: if less than that part of a limit is unused, leases are short.
-	scarce = 4
+	// leftShare makes a quarter: at most that part of what is left is granted ahead.
+	leftShare = 4
+	// scarceShare makes a quarter, too: if less than that part of a limit is unused, leases are short.
+	scarceShare = 4
 	// shortLease is how long a lease lasts once less than a quarter of the limit is left. A log or bucket whose
 	// leases would be shorter leases nothing.
 	shortLease = 100 * ms
@@ -175,7 +175,7 @@ func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 				return now
 			}
 			end = min(end, now+leaseNs)
-		case !w.Unlimited && uint64(v.UnusedIn(i))*scarce < uint64(w.Limit):
+		case !w.Unlimited && uint64(v.UnusedIn(i))*scarceShare < uint64(w.Limit):
 			end = min(end, now+shortLease)
 		}
 	}

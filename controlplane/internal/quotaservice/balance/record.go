@@ -133,9 +133,9 @@ func (r *Record) Forget() (hadUsage bool) {
 	return hadUsage
 }
 
-// ExpiryNs returns an instant from which r counts and holds nothing, if nobody asks for the key until then. It is the
-// first one if one worker holds units, and else not long after it: what is held counts as charged when the last hold
-// ends, beside what counts then.
+// ExpiryNs returns an instant from which r counts and holds nothing, if nobody asks for the key until then. It takes
+// all that is held for charged at once, when the last hold ends. If several workers hold units, the other holds are
+// charged before, so r may count nothing a little earlier already.
 func (r *Record) ExpiryNs() int64 {
 	expiry := max(r.NowNs, r.Holders.endNs())
 	if held := r.Holders.Held(); held > 0 {

@@ -141,6 +141,6 @@ func (v *View) BeginBlock() (changed bool) {
 		return false
 	}
 	before := block.usage.EndNs
-	block.def.Deny(&block.usage.Usage, block.nowNs)
+	block.def.Deny(&block.usage.Usage, block.usage.AsOfNs)
 	return block.usage.EndNs != before
 }

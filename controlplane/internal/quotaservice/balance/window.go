@@ -30,7 +30,7 @@ func (u *Usage) spendByNs() int64 {
 //	recordWindow  as a Record has it. It may lack limits. It moves to a later instant, and counts
 //	viewWindow    as a View has it, with the limits of a definition. It is also asked, at nowNs
 //
-// def has the arithmetic of package limit. Its methods get the usage with its AsOfNs.
+// def has the arithmetic of package limit. Its methods get the usage with its AsOfNs, which is nowNs but in a bucket.
 
 // recordWindow is one window of a key as a Record has it.
 type recordWindow struct {
@@ -100,7 +100,7 @@ func (w recordWindow) add(units uint32, spendBy int64) (how CountedIn) {
 		return w.addAtEnd(units, spendBy)
 	}
 	isOpen := w.usage.EndNs != 0
-	w.def.Add(&w.usage.Usage, w.nowNs, units)
+	w.def.Add(&w.usage.Usage, w.usage.AsOfNs, units)
 	how.WindowEndNs = w.usage.EndNs
 	how.Opened = !isOpen && how.WindowEndNs != 0 && w.def.Algorithm == limit.FixedWindowPerKey
 	return how
@@ -172,7 +172,7 @@ func (w viewWindow) unused(spendBy int64) uint32 {
 	case w.isBucket():
 		return w.bucketUnused(spendBy)
 	}
-	return w.def.Remaining(&w.usage.Usage, w.nowNs)
+	return w.def.Remaining(&w.usage.Usage, w.usage.AsOfNs)
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
