@@ -163,7 +163,7 @@ func (t *Take) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool
 	case offer.Verdict == balance.Starting:
 		did.waitForStart(&v)
 	case offer.Verdict == balance.TooFew:
-		changed = terms.countDenial(&v, denied{cost: t.Units, noBlock: t.NoBlock})
+		changed = terms.countDenial(&v, attempt{cost: t.Units, noBlock: t.NoBlock})
 		did.Denial = v.Denial(t.Units)
 	case t.Units > 0:
 		did.Taken = takeUnits(&v, t.Units, v.NowNs())

@@ -44,22 +44,22 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool)
 	}
 	if p.Spent > 0 {
 		v.AddSpent(p.Spent)
-		offer = v.OfferLease(terms.Lease, p)
 		changed = true
+		offer = v.OfferLease(terms.Lease, p) // of what is left beside them
 	}
 	switch {
 	case p.Inspect:
 	case offer.Verdict == balance.TooFew:
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
-			changed = terms.countDenial(&v, deniedPart(p)) || changed
+			changed = terms.countDenial(&v, attemptOf(p)) || changed
 		}
 		did.Denial = v.Denial(p.Cost)
 	case h.IsRefused:
 	case offer.Units > 0:
 		did.Taken = takeUnits(&v, offer.Units, offer.SpendByNs)
 		changed = true
-	default: // also NotYet without a cost: its SpendByNs is 0, so nothing is leased
-		did.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
+	default: // it costs nothing, so it passes also if NotYet
+		did.Taken.ValidNs = v.ValidNs(v.NowNs())
 	}
 	return changed
 }
@@ -82,12 +82,13 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool
 	if p.Inspect {
 		return false
 	}
-	changed, offer, err := v.Note(p)
+	isKept, offer, err := v.Note(p)
 	if err != nil {
 		did.Err = err
 		return false
 	}
-	did.Noted = true
+	changed = isKept
+	did.Noted = true // also if it is forgotten, because it says nothing
 	did.Taken = Taken{Units: offer.Units, ValidNs: v.HoldLimit.EighthNs()}
 	did.NeedsAge = offer.NeedsAge
 	switch offer.Verdict {
@@ -95,7 +96,7 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool
 		did.waitForStart(&v)
 	case balance.TooFew:
 		if !p.Shadow { // else keepDenial counts it
-			changed = terms.countDenial(&v, deniedPart(p)) || changed
+			changed = terms.countDenial(&v, attemptOf(p)) || changed
 		}
 		did.Denial = v.Denial(p.Cost)
 	default: // it passes
@@ -103,31 +104,31 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool
 	return changed
 }
 
-// denied is what a denied request asked for, as far as the record may count that.
-type denied struct {
+// attempt is what a denied request asked for, as far as the record may count that.
+type attempt struct {
 	cost    uint32
 	waiting uint32 // of all requests that wait, if it is more than the cost
 	noBlock bool   // see quota.Part
 }
 
-func deniedPart(p *quota.Part) denied { return denied{p.Cost, p.Waiting, p.NoBlock} }
+func attemptOf(p *quota.Part) attempt { return attempt{p.Cost, p.Waiting, p.NoBlock} }
 
-// mayChange says what a denial changes by the definition: its units count, or it may begin the key's block.
-func (d denied) mayChange(terms *Terms) (counts, blocks bool) {
-	costs := d.cost > 0
-	return costs && terms.CountDenied, costs && terms.HasBlock && !d.noBlock
+// mayChange says what the denial changes by the definition: its units count, or it may begin the key's block.
+func (a attempt) mayChange(terms *Terms) (counts, blocks bool) {
+	costs := a.cost > 0
+	return costs && terms.CountDenied, costs && terms.HasBlock && !a.noBlock
 }
 
 // countDenial changes by a denial what the definition says: what waits counts, and the windows' denial begins the key's
 // block or prolongs it. It reports whether that changed something. Whoever calls it denies after it, so that the wait
 // is from the new count.
-func (terms *Terms) countDenial(v *balance.View, d denied) (changed bool) {
-	counts, blocks := d.mayChange(terms)
-	if blocks && v.WaitNs(d.cost) != 0 { // not only what is held is in the way
+func (terms *Terms) countDenial(v *balance.View, a attempt) (changed bool) {
+	counts, blocks := a.mayChange(terms)
+	if blocks && v.WaitNs(a.cost) != 0 { // not only what is held is in the way
 		changed = v.BeginBlock()
 	}
 	if counts {
-		v.AddClaimed(max(d.waiting, d.cost))
+		v.AddClaimed(max(a.waiting, a.cost))
 		changed = true
 	}
 	return changed
@@ -142,7 +143,7 @@ type keepDenial struct {
 // KeepDenial returns what keeps the denial of a part in shadow. first is the outcome of its first action. nil = to keep
 // it would change nothing.
 func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
-	counts, blocks := deniedPart(p).mayChange(terms)
+	counts, blocks := attemptOf(p).mayChange(terms)
 	if first.Err != nil || !first.Denied || first.HeldBack || !counts && !blocks {
 		return nil
 	}
@@ -156,7 +157,7 @@ func (k *keepDenial) carryOut(terms *Terms, v balance.View, did *Effect) (change
 		did.Denied = true
 		return false
 	}
-	changed = terms.countDenial(&v, deniedPart(k.part))
+	changed = terms.countDenial(&v, attemptOf(k.part))
 	did.Denial = v.Denial(cost)
 	return changed
 }
