@@ -87,23 +87,23 @@ func hadUsage(found *action.Outcome, _ *result.Window) int64 {
 }
 
 // IsOfCluster reports whether the operation is on one key of a rule of scope cluster.
-func IsOfCluster(p *policy.Policy, o Request) bool {
-	_, _, err := find(p, &o)
+func IsOfCluster(p *policy.Policy, request Request) bool {
+	_, _, err := find(p, &request)
 	return err == nil
 }
 
 // find finds the kind and the rule of an operation.
-func find(p *policy.Policy, o *Request) (k kind, r *policy.Rule, err error) {
-	k, known := kinds[o.Name]
-	isIt := func(r policy.Rule) bool { return r.Name == o.Rule && r.Mode != policy.ModeOff }
+func find(p *policy.Policy, request *Request) (k kind, r *policy.Rule, err error) {
+	k, known := kinds[request.Name]
+	isIt := func(r policy.Rule) bool { return r.Name == request.Rule && r.Mode != policy.ModeOff }
 	at := slices.IndexFunc(p.Rules, isIt)
 	switch {
 	case !known:
-		return k, nil, fmt.Errorf("unknown operation %q", o.Name)
+		return k, nil, fmt.Errorf("unknown operation %q", request.Name)
 	case at < 0:
-		return k, nil, fmt.Errorf("there is no rule %q", o.Rule)
+		return k, nil, fmt.Errorf("there is no rule %q", request.Rule)
 	case p.Rules[at].Scope != policy.ScopeCluster:
-		return k, nil, fmt.Errorf("rule %q is not of scope cluster: each proxy has its own counters", o.Rule)
+		return k, nil, fmt.Errorf("rule %q is not of scope cluster: each proxy has its own counters", request.Rule)
 	}
 	return k, &p.Rules[at], nil
 }
@@ -140,31 +140,31 @@ func (p *Prepared) actionWindow() int {
 }
 
 // Prepare finds the rule and the key of an operation, or says what is wrong with it.
-func Prepare(p *policy.Policy, o Request) (*Prepared, error) {
-	k, r, err := find(p, &o)
+func Prepare(p *policy.Policy, request Request) (*Prepared, error) {
+	k, r, err := find(p, &request)
 	if err != nil {
 		return nil, err
 	}
-	prepared := &Prepared{request: o, kind: k, rule: r, domain: p.Domain, named: allLimits}
+	prepared := &Prepared{request: request, kind: k, rule: r, domain: p.Domain, named: allLimits}
 	s := &prepared.subject
-	if err := r.ParseKey(&s.Key, o.Key); err != nil {
+	if err := r.ParseKey(&s.Key, request.Key); err != nil {
 		return nil, err
 	}
-	s.Requested, err = r.ParseLimits(nil, o.Limits)
+	s.Requested, err = r.ParseLimits(nil, request.Limits)
 	if err != nil {
 		return nil, err
 	}
-	of := p.Finder(r)
-	of.Find(s) // sets what of the rule holds for s.Key and s.Requested: limits, override, shadow
-	prepared.key = of.QuotaKey(s)
-	prepared.definition, prepared.columns = of.Definition(s), of.Order
+	finder := p.Finder(r)
+	finder.Find(s) // sets what of the rule holds for s.Key and s.Requested: limits, override, shadow
+	prepared.key = finder.QuotaKey(s)
+	prepared.definition, prepared.columns = finder.Definition(s), finder.Order
 	switch {
 	case s.Unlimited && !k.isVerdict():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
-	case o.Window != "":
-		prepared.named = ruleLimit(r.LimitNamed(o.Window))
+	case request.Window != "":
+		prepared.named = ruleLimit(r.LimitNamed(request.Window))
 		if prepared.named < 0 {
-			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
+			return nil, fmt.Errorf("rule %q has no window %q", r.Name, request.Window)
 		}
 	}
 	return prepared, nil
@@ -172,8 +172,8 @@ func Prepare(p *policy.Policy, o Request) (*Prepared, error) {
 
 // Do carries the operation out. The result is as the filter's, with times in nanoseconds.
 func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Result, error) {
-	if p.subject.Unlimited {
-		return p.verdict(&action.Outcome{}), nil
+	if p.subject.Unlimited { // nothing is counted, so there is nothing to ask for
+		return p.verdict(p.passes(), &action.Outcome{}), nil
 	}
 	units := p.request.N
 	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.actionWindow()))
@@ -186,7 +186,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if units == 0 && limit.Shut(p.definition.Windows) { // as the filter knows without an ask
 		found.Denied, found.WaitNs = true, limit.Never
 	}
-	return p.verdict(&found), nil
+	return p.verdict(p.decided(&found), &found), nil
 }
 
 // value is the result of an operation that decides nothing.
@@ -201,20 +201,20 @@ func (p *Prepared) value(found *action.Outcome) result.Result {
 }
 
 // verdict is the result of hit and peek, as the filter reports a verdict (respond/report.go there).
-func (p *Prepared) verdict(found *action.Outcome) result.Result {
+func (p *Prepared) verdict(rule result.Rule, found *action.Outcome) result.Result {
 	allowed := !found.Denied || p.subject.Shadow
-	a := result.Result{Allowed: &allowed, Rules: []result.Rule{p.ruleResult(found)}}
+	verdict := result.Result{Allowed: &allowed, Rules: []result.Rule{rule}}
 	if !allowed {
-		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
+		verdict.DeniedBy, verdict.RetryNs = p.rule.Name, &found.WaitNs
 	}
-	return a
+	return verdict
 }
 
-// ruleResult is what the rule decides for the key.
-func (p *Prepared) ruleResult(found *action.Outcome) result.Rule {
+// passes is the rule for a key that it lets pass, without what is counted.
+func (p *Prepared) passes() result.Rule {
 	r := result.Rule{
-		Rule: p.rule.Name, Key: make([]*string, len(p.request.Key)), Mode: "enforced", Allowed: !found.Denied,
-		Windows: p.windows(found), Held: p.held(found), BlockedNs: p.blockedNs(found),
+		Rule: p.rule.Name, Key: make([]*string, len(p.request.Key)), Mode: "enforced", Allowed: true,
+		Windows: []result.Window{},
 	}
 	for i := range p.request.Key {
 		r.Key[i] = &p.request.Key[i]
@@ -225,6 +225,14 @@ func (p *Prepared) ruleResult(found *action.Outcome) result.Rule {
 	if p.subject.Shadow {
 		r.Mode = "shadow"
 	}
+	return r
+}
+
+// decided is what the rule decides for the key.
+func (p *Prepared) decided(found *action.Outcome) result.Rule {
+	r := p.passes()
+	r.Allowed, r.Windows = !found.Denied, p.windows(found)
+	r.Held, r.BlockedNs = p.held(found), p.blockedNs(found)
 	if len(r.Windows) > 0 {
 		r.Remaining = r.Windows[tightest(r.Windows)].Remaining
 	}
@@ -239,12 +247,9 @@ func (p *Prepared) ruleResult(found *action.Outcome) result.Rule {
 	return r
 }
 
-// windows are the rule's limits in policy order; none for a key that is unlimited.
+// windows are the rule's limits in policy order.
 func (p *Prepared) windows(found *action.Outcome) []result.Window {
 	all := []result.Window{}
-	if p.subject.Unlimited {
-		return all
-	}
 	for i := range p.columns {
 		all = append(all, p.window(ruleLimit(i), found))
 	}
@@ -255,27 +260,27 @@ func (p *Prepared) windows(found *action.Outcome) []result.Window {
 func (p *Prepared) window(l ruleLimit, found *action.Outcome) result.Window {
 	at := p.column(l)
 	w, st := &p.definition.Windows[at], found.Standings[at]
-	a := result.Window{
+	shown := result.Window{
 		Name: p.rule.Limits[l].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
 		Used: st.Used, ResetNs: st.ResetNs,
 	}
 	if w.Unlimited {
-		return a
+		return shown
 	}
 	left := w.Left(st.Used)
 	if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
 		left -= min(left, *held)
 	}
-	a.SetLimit(w, left)
-	a.SetLimitFrom(p.rule, int(l), &p.subject)
-	return a
+	shown.SetLimit(w, left)
+	shown.SetLimitFrom(p.rule, int(l), &p.subject)
+	return shown
 }
 
 // held is how many units of the key are held; nil = the rule holds none. A definition has its limit.Concurrency last,
 // and what is held stands for that.
 func (p *Prepared) held(found *action.Outcome) *uint32 {
 	last := len(p.definition.Windows) - 1
-	if p.subject.Unlimited || last < 0 || p.definition.Windows[last].Algorithm != limit.Concurrency {
+	if last < 0 || p.definition.Windows[last].Algorithm != limit.Concurrency {
 		return nil
 	}
 	return &found.Standings[last].Used
@@ -283,7 +288,7 @@ func (p *Prepared) held(found *action.Outcome) *uint32 {
 
 // blockedNs is what is left of the key's block, 0 if it is not blocked.
 func (p *Prepared) blockedNs(found *action.Outcome) int64 {
-	if block := p.definition.Block(); block >= 0 && !p.subject.Unlimited {
+	if block := p.definition.Block(); block >= 0 {
 		return found.Standings[block].ResetNs
 	}
 	return 0
