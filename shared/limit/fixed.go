@@ -1,6 +1,6 @@
 package limit
 
-// IsFixed reports whether u counts in one window after another.
+// IsFixed reports whether w counts in one window after another.
 func (w *Window) IsFixed() bool {
 	return w.Algorithm == FixedWindow || w.Algorithm == FixedWindowPerKey || w.Algorithm == Calendar
 }

@@ -26,6 +26,11 @@ func (f Floor) IsZero() bool { return f == Floor{} }
 // floorOf is the floor of an algorithm whose floors have the fields of a Usage.
 func floorOf(u *Usage) Floor { return Floor{u.Used, u.Prev, u.EndNs} }
 
+// bucketLimit and bucketBurst are how many tokens the bucket of a floor gains in a period, and how many it holds when
+// full. The burst is 0 if a configuration without the window wrote the floor.
+func (f Floor) bucketLimit() uint32 { return f.Used }
+func (f Floor) bucketBurst() uint32 { return f.Prev }
+
 // usage is the usage by such a floor.
 func (f Floor) usage() Usage { return Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs} }
 
@@ -87,7 +92,7 @@ func (w *Window) RollFloor(f Floor, last, now int64) Floor {
 	case TokenBucket:
 		switch {
 		case !w.knowsSize() && w.Stamp == 0: // nothing to convert it by
-		case w.knowsSize() && (f.Used != w.Limit || f.Prev != w.Burst):
+		case w.knowsSize() && (f.bucketLimit() != w.Limit || f.bucketBurst() != w.Burst):
 			f = w.convertFloor(f, last)
 		case f.EndNs > last && w.stale(f.EndNs):
 			f.EndNs = w.stamped(max(f.EndNs, after(last, w.FillNs)))
@@ -135,8 +140,8 @@ func (w *Window) convertFloor(f Floor, last int64) Floor {
 		own = w.fullAt(&Usage{Tokens: w.debtOf(f, last), EndNs: notFull}, last)
 	}
 	full := own
-	fromRecords := f.Prev == 0 // a configuration without this window wrote it, from the records' own times
-	if fromRecords && !w.hasLapsed(f.EndNs, last) {
+	fromRecords := f.bucketBurst() == 0 // a configuration without this window wrote it, from the records' own times
+	if fromRecords && !w.isOnlyBound(f.EndNs, last) {
 		full = max(full, f.EndNs)
 	}
 	if w.Stamp != 0 {
@@ -151,8 +156,8 @@ func (w *Window) debtOf(f Floor, last int64) Tokens {
 	if stampOf(f.EndNs) != 0 {
 		return Tokens{}
 	}
-	old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
-	level := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used)))
+	old := Window{PeriodNs: w.PeriodNs, Burst: f.bucketBurst()}
+	level := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.bucketLimit())))
 	if level.positive() {
 		return Tokens{}
 	}
@@ -164,14 +169,13 @@ func (w *Window) debtOf(f Floor, last int64) Tokens {
 func (w *Window) MergeFloors(f, g Floor) Floor {
 	switch {
 	case w.Algorithm != TokenBucket:
+		return Floor{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}
 	case !w.knowsSize() && !f.IsZero() && !g.IsZero(): // f's limits need not be g's
 		return Floor{EndNs: w.stamped(max(f.EndNs, g.EndNs))}
 	case g.EndNs > f.EndNs:
 		return g
-	default:
-		return f
 	}
-	return Floor{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}
+	return f
 }
 
 // Start returns the usage by which a key without a record is checked at now: it

@@ -82,7 +82,7 @@ func (h *Holds) orOldest(eighth uint32) uint32 {
 	return h.Eighth - HoldParts
 }
 
-// Add holds units from the eighth on, which must be among h's or later.
+// Add holds units from the eighth on, which must be among h's.
 func (h *Holds) Add(eighth, units uint32) {
 	at := placeOf(eighth)
 	h.Units[at] = AddSaturating(h.Units[at], units)

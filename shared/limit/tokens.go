@@ -146,7 +146,7 @@ func (w *Window) latestFull(u *Usage, last int64) int64 {
 	switch {
 	case !w.knowsSize() || w.Limit == 0:
 		return u.EndNs
-	case w.hasLapsed(u.EndNs, last):
+	case w.isOnlyBound(u.EndNs, last):
 		return w.fullAt(u, last)
 	}
 	return max(u.EndNs, w.fullAt(u, last))
@@ -157,11 +157,11 @@ func (w *Window) latestFull(u *Usage, last int64) int64 {
 // a Burst of 0 stands for a size that it does not know.
 func (w *Window) knowsSize() bool { return w.Burst > 0 }
 
-// hasLapsed reports whether a bucket that is full at an instant was charged by a configuration
-// that does not know its size: see ChargeByRule. Such an instant is only a bound, and may be years
+// isOnlyBound reports whether the instant at which a bucket is full is only a bound: the bucket was
+// charged by a configuration that does not know its size, see ChargeByRule. The bound may be years
 // away. A configuration that knows the size does not wait for it: it reads the bucket as empty
 // when it was last written.
-func (w *Window) hasLapsed(full, last int64) bool {
+func (w *Window) isOnlyBound(full, last int64) bool {
 	return w.FillNs < maxWait/2 && full > after(last, maxWait/2)
 }
 

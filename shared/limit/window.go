@@ -3,7 +3,8 @@
 // counted afterwards, and how long a denied hit must wait.
 //
 // Its invariant: a decision is a pure function of integers. Nothing here reads
-// a clock, allocates, or uses a float. Every duration and instant is in
+// a clock or uses a float, and nothing allocates but a Log without room for what
+// is added: its caller gives it that. Every duration and instant is in
 // nanoseconds, and every count saturates at 2³²−1. It imports nothing but
 // math/bits, so that the filter and every test run the same arithmetic.
 //
@@ -111,7 +112,8 @@ type Window struct {
 	Unlimited bool
 	// Pays is for a fixed window whose charges are not checked: the units that each window
 	// takes off what the one before has used, and the next begins with the rest. 0 = each
-	// begins with nothing. Of a rule it is the smallest limit of any key, else Limit.
+	// begins with nothing. Of a rule it is the smallest limit of any key, else Limit: the rule's
+	// window rolls usages whose key is not known, and no debt of theirs may end too soon.
 	Pays uint32
 	// Stamp and FillNs are for a TokenBucket of a rule with overrides: the stamp of
 	// the overrides, see Stamps below, and how long the slowest of their buckets takes to
