@@ -34,6 +34,9 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	NoteGrant, 1   stored 3, known 1   <-  granted 2, and 1: the answer to #14 alone is noted
 //	AddGiven 2, 1  given 3
 //
+// #13 and #14 belong to one ask. When #14 is made, #13 has not been answered. Its 2 units may be granted, and #14 is
+// the newest report then, which must say so. So #14 reports them as held.
+//
 // Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
 // charged - known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
 // Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both up to #12.
@@ -78,6 +81,9 @@ func (s *Sums) NewestReport() uint64 { return s.reported.Number }
 // NoteGrant notes the answer to the newest report, which grants so many units. ok is false if it refuses the answer: a
 // later report has left since, or the answer has come before.
 //
+// If nothing is held then, and all that was charged is known, the Sums are zero afterwards: they begin anew with the
+// next report, see Report.Since.
+//
 // The store has the units as held from then on. The Sums do not until the owner calls Hold or AddGiven: it takes what
 // its requests still need. What it does not take goes back with the next report, because Changed is true meanwhile.
 func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
@@ -88,7 +94,7 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 	s.stored = limit.AddSaturating(s.reported.Held, units)
 	s.doubt = false
 	if s.Idle() {
-		*s = Sums{} // the sums begin anew: see Report.Since
+		*s = Sums{}
 	}
 	return true
 }
