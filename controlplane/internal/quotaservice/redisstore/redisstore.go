@@ -23,6 +23,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,7 +179,7 @@ func (a about) fit(want form) error {
 		return fmt.Errorf("drops values when its memory is full, which would lift limits: "+
 			"set maxmemory-policy to noeviction (it is %s), or maxmemory to 0", policy)
 	}
-	switch mode := a["redis_mode"] + a["server_mode"]; {
+	switch mode := cmp.Or(a["redis_mode"], a["server_mode"]); { // Redis has the first, and Valkey one of them
 	case mode == "cluster" && want != cluster:
 		return errors.New("is a node of a Cluster: use redis+cluster://")
 	case mode == "sentinel":
