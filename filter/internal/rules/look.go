@@ -13,11 +13,12 @@ import (
 //   - A rule that names the path among its match.paths, not by a pattern, decides the look as any
 //     request. No other rule does, so that a look counts nowhere.
 //   - A rule that judges some request of this client on this host is shown: its conditions on method
-//     and path count as met, and an exemption that depends on them as not met.
+//     and path count as met, and an exemption that depends on them as not met. A look that lacks a part of the key is
+//     not shown the rule, whatever its missing_key says: it does not say whose usage to show.
 
 // looks is what a policy says of looks.
 type looks struct {
-	path   string  // empty: there are none
+	path   string  // empty: there are none, and no Rule has a look
 	exempt []Match // of the whole policy, from every method and path
 }
 
@@ -71,10 +72,10 @@ func (rs *Rules) isLook() bool {
 }
 
 // addSubjectsOfLook adds the subjects of the rules that decide a look.
-func (rs *Rules) addSubjectsOfLook(v *decide.Verdict, tooLong bool) {
+func (rs *Rules) addSubjectsOfLook(v *decide.Verdict, exemptTooLong bool) {
 	for i := range rs.List {
 		if r := &rs.List[i]; r.look.names {
-			rs.addSubject(v, r, tooLong)
+			rs.addSubject(v, r, exemptTooLong)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // spelling holds, under "exempt" all must hold. If the call that would tell them apart fails, the
 // request matches, and is not exempt.
 type Match struct {
-	exempt  bool
+	exempt  bool // all spellings must hold
 	methods []string
 	hosts   []policy.Pattern
 	paths   []policy.Pattern
@@ -28,7 +28,7 @@ type headerMatch struct {
 	value  policy.Pattern
 }
 
-// Compile compiles an entry of a rule's "match" or "exempt".
+// Compile compiles an entry of a rule's "match", or one that holds only if all spellings do, as of "exempt".
 func Compile(r *request.Request, m *policy.Match, exempt bool) Match {
 	out := Match{exempt: exempt, methods: m.Methods, paths: m.Paths, clients: newAddresses(m.ClientIPs)}
 	for _, host := range m.Hosts {
@@ -50,7 +50,8 @@ func (m *Match) IsEmpty() bool {
 }
 
 // Holds reports whether the request matches. It first asks the predicates on values that have
-// been read, because these need no call into the proxy: often one of them says no.
+// been read, because these need no call into the proxy: often one of them says no. Each is asked once: to ask about one
+// value reads no value of another, because a policy names a header once in a match.
 func (m *Match) Holds(r *Request) bool {
 	return m.holdsOf(r, true) && m.holdsOf(r, false)
 }

@@ -64,6 +64,8 @@ func (f *requestedLimit) read(r *request.Request) policy.Requested {
 	return f.Bound(uint32(min(n, math.MaxUint32)))
 }
 
+// How costs and limits are read in a header.
+
 // oneOf returns the first value of a header, and whether there is another one.
 func oneOf(joined string) (first string, others bool) {
 	first, rest, more := strings.Cut(joined, ",")

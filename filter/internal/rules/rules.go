@@ -37,7 +37,10 @@ type Rules struct {
 // Request is the request that rules ask about.
 type Request struct {
 	request.Request
-	tooLong bool // since it was last cleared, a value was too long for a regular expression
+
+	// tooLong says that a value was too long for a regular expression: Match.Holds sets it. Rules.Match clears it before
+	// the policy's exempt is asked, and addSubject begins each rule with what that has found.
+	tooLong bool
 }
 
 // NewRequest returns the source's request.
@@ -112,44 +115,42 @@ func (rs *Rules) Match(v *decide.Verdict) {
 	v.Begin()
 	rs.request.Begin()
 	v.IsLook = rs.looks.path != "" && rs.isLook()
-	tooLong := false // for the policy's exempt, which is counted at each rule
-	if len(rs.exempt) > 0 {
-		rs.request.tooLong = false
-		v.Exempt = anyHolds(rs.exempt, &rs.request)
-		if v.Exempt {
-			return
-		}
-		tooLong = rs.request.tooLong
+	rs.request.tooLong = false
+	v.Exempt = anyHolds(rs.exempt, &rs.request)
+	if v.Exempt {
+		return
 	}
+	exemptTooLong := rs.request.tooLong // which is counted at each rule
 	if v.IsLook {
-		rs.addSubjectsOfLook(v, tooLong)
+		rs.addSubjectsOfLook(v, exemptTooLong)
 		return
 	}
 	set := rs.index.Find(&rs.request.Request)
 	if set == nil {
 		for i := range rs.List {
-			rs.addSubject(v, &rs.List[i], tooLong)
+			rs.addSubject(v, &rs.List[i], exemptTooLong)
 		}
 		return
 	}
 	for w, word := range set {
 		for ; word != 0; word &= word - 1 {
-			rs.addSubject(v, &rs.List[w*64+bits.TrailingZeros64(word)], tooLong)
+			rs.addSubject(v, &rs.List[w*64+bits.TrailingZeros64(word)], exemptTooLong)
 		}
 	}
 }
 
-// addSubject adds the rule's subject to the verdict if the rule applies to the request. tooLong says that a value was
-// too long already for the policy's exempt.
-func (rs *Rules) addSubject(v *decide.Verdict, r *Rule, tooLong bool) {
+// addSubject adds the rule's subject to the verdict if the rule applies to the request. exemptTooLong says that a value
+// was too long for the policy's exempt.
+func (rs *Rules) addSubject(v *decide.Verdict, r *Rule, exemptTooLong bool) {
 	req := &rs.request
-	req.tooLong = tooLong
+	req.tooLong = exemptTooLong
+	keyTooLong := false // for an override
 	if r.always || r.match.Holds(req) && !anyHolds(r.exempt, req) {
 		if read, applies := r.readSubject(v.Next(), req); applies {
-			req.tooLong = v.Add(&r.Rule, read).TooLong // also if an override has found the key too long
+			keyTooLong = v.Add(&r.Rule, read).TooLong
 		}
 	}
-	if req.tooLong {
+	if req.tooLong || keyTooLong {
 		r.Metrics.TooLong++
 	}
 }
@@ -166,6 +167,6 @@ func (r *Rule) readSubject(to *policy.Subject, req *Request) (read decide.Readin
 		r.Metrics.CostUnreadable++
 	}
 	r.readLimits(to, &req.Request)
-	read.TooLong = req.tooLong
+	read.TooLong = req.tooLong // for any match so far: of the policy, the rule, or a cost
 	return read, true
 }
