@@ -54,10 +54,10 @@ func readSerial(b []byte) uint32 { return le.Uint32(b[offSerial:]) &^ sharesBit 
 func putSerial(b []byte, n uint32) { le.PutUint32(b[offSerial:], n) }
 
 // holdsOf returns the bytes of what the slot's record holds.
-func (p *Page) holdsOf(slot int) []byte { return p.usageOf(slot, p.Layout.Counting)[:holdsBytes] }
+func (p *Page) holdsOf(slot int) []byte { return p.usageOf(slot, p.Layout.holdsColumn())[:holdsBytes] }
 
 // holdsOfFloor returns the bytes of what the floor holds.
-func (p *Page) holdsOfFloor() []byte { return p.floorOf(p.Layout.Counting)[:holdsFloorBytes] }
+func (p *Page) holdsOfFloor() []byte { return p.floorOf(p.Layout.holdsColumn())[:holdsFloorBytes] }
 
 // beginHolds has a page hold that did not.
 func (p *Page) beginHolds() {

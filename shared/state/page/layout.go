@@ -104,7 +104,7 @@ type Layout struct {
 	Windows []limit.Window // their limits mean nothing: windows from the directory have none
 
 	Counting    Column        // how many columns count; they come first
-	HoldsWindow *limit.Window // a limit.Concurrency: the column after them is of what is held; nil = there is none
+	HoldsWindow *limit.Window // of what is held, a limit.Concurrency; nil = nothing is. Its column is after those
 	HasLeases   bool          // the only column is a lease, and none counts
 
 	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
@@ -149,6 +149,9 @@ func NewLayout(windows []limit.Window, slots int) *Layout {
 
 // ValueBytes is the size of a page in bytes.
 func (l *Layout) ValueBytes() int { return l.size }
+
+// holdsColumn is the column of what is held, in a layout that HasHolds: the one after those that count.
+func (l *Layout) holdsColumn() Column { return l.Counting }
 
 // ColumnOf returns the column of the window that counts as w does, or NoColumn.
 func (l *Layout) ColumnOf(w limit.Window) Column { return Column(slices.IndexFunc(l.Windows, w.Same)) }

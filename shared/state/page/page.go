@@ -52,9 +52,9 @@ const (
 	offFloorTime  = 12
 	headBytes     = 20
 
-	fingerprintBytes    = 4
-	offRecordGeneration = 8
-	recordHeadBytes     = 10 + spareBytes
+	fingerprintBytes = 4
+	offRecordFlags   = 8
+	recordHeadBytes  = 10 + spareBytes
 
 	resetBit       = 1 << 12
 	generationMask = resetBit - 1
@@ -219,10 +219,10 @@ func (p *Page) NewestTime() int64 {
 // SetTime sets what Time returns.
 func (p *Page) SetTime(slot int, t int64) { le.PutUint64(p.record(slot), uint64(t)+1) }
 
-func (p *Page) flags(slot int) uint16 { return le.Uint16(p.record(slot)[offRecordGeneration:]) }
+func (p *Page) flags(slot int) uint16 { return le.Uint16(p.record(slot)[offRecordFlags:]) }
 
 func (p *Page) setFlags(slot int, flags uint16) {
-	le.PutUint16(p.record(slot)[offRecordGeneration:], flags)
+	le.PutUint16(p.record(slot)[offRecordFlags:], flags)
 }
 
 // Generation is that of the slot's record.

@@ -261,7 +261,7 @@ func (f fields) read(b []byte, u *limit.Usage) {
 		end := le.Uint64(b)
 		u.EndNs = int64(end &^ slidesBit)
 		u.Slides = end&slidesBit != 0
-		if !f.used && end != 0 { // a block that runs
+		if !f.used && end != 0 { // a block that runs counts 1: see limit.Usage
 			u.Used = 1
 		}
 	}
