@@ -47,7 +47,8 @@ import (
 // evicts the one that uses least. It returns -1 if only that is left and evict is not set.
 func (e *Entry) makeRoom(evict bool) int {
 	if slot := e.page.FreeSlot(); slot >= 0 {
-		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
+		// What has ended in the floor by now stays ended, also for a worker whose clock is behind. If nothing has, its
+		// time may stay: no record goes.
 		if floorTime, changed := e.endFloors(e.Now); changed {
 			e.page.SetFloorTime(floorTime)
 		}
@@ -197,8 +198,10 @@ func (p *presentPage) leastUsed() (least int) {
 	return least
 }
 
-// useOf is how much of the rule's limits the slot's record uses: the most that it uses of
-// a window's. Of a concurrency, that is what it holds.
+// useOf is how much of the rule's limits the slot's record uses: the most that it uses of a window's. Of a concurrency,
+// that is what it holds. Beside other windows a concurrency is Unlimited, so each unit that is held counts as a whole
+// limit. A record that holds stays longest therefore: in the floor, its holds would count for each key that starts
+// there.
 func (p *presentPage) useOf(slot int) limit.Fraction {
 	r := p.recordIn(slot, p.Now)
 	now := p.nowOf(&r)

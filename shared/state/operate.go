@@ -102,8 +102,8 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 func (t *Table) Clean(s *Scratch, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.visitPages(&s.entry.presentPage, rule, now, func(v visited) (changes uint64) {
 		for slot := range v.page.Layout.Slots {
-			if !v.page.IsFree(slot) && v.hasExpired(slot) {
-				v.drop(slot)
+			if !v.page.IsFree(slot) && v.countsNoMore(slot) {
+				v.free(slot)
 				changes++
 			}
 		}
@@ -140,25 +140,27 @@ type visited struct {
 	leaseNs int64 // the monotonic clock, if the page is of leases: then it has none of the other clocks
 }
 
-func (v *visited) hasExpired(slot int) bool {
+// countsNoMore reports whether the slot's record has expired.
+func (v *visited) countsNoMore(slot int) bool {
 	if v.page.Layout.HasLeases {
 		return !v.leaseIsMissed(slot, v.leaseNs)
 	}
-	return v.presentPage.hasExpired(slot)
+	return v.hasExpired(slot)
 }
 
-func (v *visited) drop(slot int) {
+// free frees the slot of a record that countsNoMore.
+func (v *visited) free(slot int) {
 	if v.page.Layout.HasLeases {
 		v.page.Clear(slot)
 	} else {
-		v.presentPage.drop(slot)
+		v.drop(slot)
 	}
 }
 
 // liveKeys counts the keys of the page that count something.
 func (v *visited) liveKeys() (keys uint64) {
 	for slot := range v.page.Layout.Slots {
-		if !v.page.IsFree(slot) && !v.hasExpired(slot) {
+		if !v.page.IsFree(slot) && !v.countsNoMore(slot) {
 			keys++
 		}
 	}

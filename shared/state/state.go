@@ -1,10 +1,10 @@
 // Package state keeps the counters of a proxy's workers in Envoy's shared data. Every decision is one
 // compare-and-swap of one value there.
 //
-// Its invariant: no interleaving of workers, evictions, policy changes or clock steps
-// makes a later decision looser than the records say. Memory is bounded by construction: a
-// table has a fixed number of pages, and what an evicted key has used goes into its page's
-// floor.
+// Its invariant: no interleaving of workers, evictions, policy changes or clock steps makes a later decision looser
+// than the records say. It has one exception: a worker that runs a policy without some window may forgive the debt that
+// a key has there, because it does not know how much each period pays back. Memory is bounded by construction: a table
+// has a fixed number of pages, and what an evicted key has used goes into its page's floor.
 //
 // It builds for wasm and natively and must never read a clock but the Store's, hold a
 // key's text, or import anything that does I/O.

@@ -171,7 +171,7 @@ func (d *Directory) sweep(now int64) {
 	d.setTables(kept)
 }
 
-// waits reports whether the table's counter has vanished.
+// waits reports whether the table's counter has vanished. It goes by the owners: VanishedNs says since when.
 func (r *Registration) waits() bool { return len(r.Owners) == 0 }
 
 // lastToVanish returns the indexes of the WaitingTables last to vanish, in the order in which they did: of several at
@@ -196,27 +196,27 @@ func lastToVanish(tables []Registration) (last []int) {
 // countsNs is for how long after the last hit a table's records may count at most, as far as the directory knows:
 //
 //	windows                    at most         because
-//	not known to this build    notKnownNs      a newer build's algorithm may count for long
-//	a token bucket             notKnownNs      it counts until it is full, and the directory has no burst
-//	beside a hold, each other  notKnownNs      it may owe what answers took beyond its limit, for many periods
+//	not known to this build    unboundedNs     a newer build's algorithm may count for long
+//	a token bucket             unboundedNs     it counts until it is full, and the directory has no burst
+//	beside a hold, each other  unboundedNs     it may owe what answers took beyond its limit, for many periods
 //	a hold alone               two periods     a hold lapses up to an eighth later than its period
 //	a sliding counter          two periods     the period before counts too
 //	a block                    MaxBlockNs      it may have begun by a policy whose blocks were longer
 //	others                     one period
 func (r *Registration) countsNs() int64 {
 	if !r.IsKnown() {
-		return notKnownNs
+		return unboundedNs
 	}
 	var longest int64
 	for i := range r.Windows {
 		ns := r.Windows[i].PeriodNs
 		switch r.Windows[i].Algorithm {
 		case limit.TokenBucket:
-			ns = notKnownNs
+			ns = unboundedNs
 		case limit.Concurrency:
 			ns *= 2
 			if i > 0 { // it is the last window
-				ns = notKnownNs
+				ns = unboundedNs
 			}
 		case limit.SlidingWindowCounter:
 			ns *= 2
@@ -229,9 +229,9 @@ func (r *Registration) countsNs() int64 {
 	return longest
 }
 
-// notKnownNs has a table wait until its counter comes back, or until WaitingTables others have vanished later. It is
+// unboundedNs has a table wait until its counter comes back, or until WaitingTables others have vanished later. It is
 // the longest time for which a usage counts.
-const notKnownNs = limit.MaxFillNs
+const unboundedNs = limit.MaxFillNs
 
 // How far ahead of the present a time in the directory may be, before the clock must have been set back since:
 const (

@@ -107,7 +107,7 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 		case g.GrantID == added.GrantID:
 			g.Units = limit.AddSaturating(g.Units, added.Units)
 			return 0, true
-		case g.Units == 0 && (room == nil || room.Units > 0):
+		case g.Units == 0 && (room == nil || room.Units > 0): // a free place is better than a stranded grant's
 			room = g
 		case g.EndNs+strandedNs < nowNs && room == nil:
 			room = g
@@ -168,7 +168,8 @@ func (l *Lease) noteDenial(d Denial, nowNs int64) {
 	}
 }
 
-// Allow forgets a denial whose cost can be spent now, because the key has got units.
+// Allow forgets a denial whose cost can be spent now, because the key has got units. It would forget a block too, but a
+// rule with a block leases nothing.
 func (l *Lease) Allow(units uint32) {
 	if l.denial.cost <= units {
 		l.denial.UntilNs = 0
@@ -183,7 +184,8 @@ func (l *Lease) Denies(units uint32, nowNs int64) bool {
 // Blocks reports whether the last denial still holds, and is of a blocked key.
 func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
 
-// WaitNs is how long a denied hit must wait, or limit.Never.
+// WaitNs is how long a denied hit must wait, or limit.Never. It is not negative while the denial holds: the filter's
+// lease/handout.go has none hold for longer than PassNs.
 func (l *Lease) WaitNs(nowNs int64) int64 {
 	if l.denial.PassNs == limit.Never {
 		return limit.Never
