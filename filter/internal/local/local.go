@@ -24,7 +24,7 @@ var ErrStore = errors.New("the counters could not be read or written")
 // Source counts in the records of a table.
 type Source struct {
 	Table   *state.Table
-	ofRule  []limit.Window // Finder.OfAll
+	ofRule  []limit.Window // Finder.OfAll, also if keys count by a share: then a floor pays a debt back sooner
 	onFull  policy.OnFull
 	holds   bool
 	scratch *state.Scratch
@@ -61,6 +61,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	}
 	e := &s.Record
 	passNs := c.Table.Check(e, s.Units)
+	// Units is what is to be free. Cost is what Take counts, so a request that costs nothing needs no record.
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.onFull == policy.FullDeny {
 		if vacantNs := e.Earliest(); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
@@ -70,8 +71,9 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	switch {
 	case passNs != limit.Never && passNs <= e.Now:
 		return decide.Finding{Found: decide.HasRoom, Known: true}
-	case c.Table.IsHeldBack(e, s.Units): // now and not e.Now: the record may be of a worker that read the clock later
-		return decide.Finding{Found: decide.HeldBack, PassNs: now + limit.HeldRetryNs, Known: true}
+	case c.Table.IsHeldBack(e, s.Units):
+		retryNs := now + limit.HeldRetryNs // not e.Now: the record may be of a worker that read the clock later
+		return decide.Finding{Found: decide.HeldBack, PassNs: retryNs, Known: true}
 	case e.BlockEnd() != 0:
 		return decide.Finding{Found: decide.Blocked, PassNs: passNs, Known: true}
 	}
@@ -124,7 +126,8 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 // was set back. So the wait that the verdict tells holds for later requests, too.
 func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
 
-// Usage returns the usage in the record.
+// Usage returns the usage in the record. A column of a Source is what package state calls a window: the index in the
+// table's definition.
 func (c *Source) Usage(s *decide.Subject, column int) *limit.Usage {
 	return s.Record.Usage(column)
 }
@@ -137,7 +140,8 @@ func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) hold.Settlement {
 	return c.SettleBy(h.Windows, h, cost, now)
 }
 
-// SettleBy is Settle by other limits of the key: Check must count by the same.
+// SettleBy is Settle by other limits of the key: Check must count by the same. A rule of scope cluster does so by this
+// proxy's share, see package lease.
 func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) hold.Settlement {
 	unitsCharged, status := c.Table.Settle(c.scratch, c.limits(windows), h.Hold, now, cost)
 	switch {
@@ -195,7 +199,8 @@ func (c *Source) Operate(
 		if c.Table.Read(&s.Record, s.CountedKey, now) != state.OK {
 			break
 		}
-		value, status := c.operate(s, o, column, n)
+		var status state.Status
+		value, status = c.operate(s, o, column, n)
 		switch status {
 		case state.OK:
 			known = o != decide.Reset || c.Table.Read(&s.Record, s.CountedKey, now) == state.OK // as reset left it
@@ -228,7 +233,7 @@ func (c *Source) operate(
 		status = c.Table.Inc(e, column, n, c.evicts())
 	case decide.Set:
 		status = c.Table.Set(e, column, n, c.evicts())
-	default: // Get reads alone
+	default: // Get reads alone. Leased is not asked of this source
 		return c.used(s, column), state.OK
 	}
 	if status != state.OK {
