@@ -92,7 +92,7 @@ func TestNoLogForgetsWhatWasAdmitted(t *testing.T) {
 			admit(viewOf(t, r, logOf(5, minute)))
 			more := viewOf(t, r, logOf(10, minute))
 			require.Equal(t, []uint32{before + 5}, used(more), name)
-			require.EqualValues(t, 10-min(before+5, 10), more.Left(base), name)
+			require.Equal(t, 10-min(before+5, 10), more.Left(base), name)
 		}
 	}
 }
