@@ -109,14 +109,15 @@ func (v *Verdict) check(now int64) ending {
 	if v.isDenied() {
 		return endDenies
 	}
-	if checkAll(v.shadow, asking, now) > 0 {
+	asking = checkAll(v.shadow, asking, now)
+	if asking > 0 {
 		return endAsks
 	}
 	return endPasses
 }
 
-// checkAll checks the subjects. So many others of the request are asking already, and it returns how many are then. A
-// request has one ask, which has no more than quota.MaxParts.
+// checkAll checks the subjects. asking is how many subjects of the request have to ask already, and it returns how many
+// have to then. A request has one ask, which has up to quota.MaxParts parts: a subject beyond these is Contended.
 func checkAll(subjects []*Subject, asking int, now int64) int {
 	for _, s := range subjects {
 		s.check(s.unitsFirst(), now)

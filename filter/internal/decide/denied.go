@@ -29,36 +29,16 @@ func (s *Subject) storeUntaken(now int64) {
 	s.noteRebased()
 }
 
-// keyNow is how the key of a denied hit stands when its denial is stored.
-type keyNow uint8
-
-const (
-	isEased   keyNow = iota // it has room by now, or lacks only what is held, or the quota service is asked
-	isShort                 // units are lacking: the hit begins a block, if the rule has one
-	isBlocked               // the hit prolongs the block, if the rule does
-)
-
-// keyAs is the key of a hit about which that was found.
-func keyAs(found Found) keyNow {
-	switch found {
-	case Denied:
-		return isShort
-	case Blocked:
-		return isBlocked
-	default:
-		return isEased
-	}
-}
-
 // storeDenied stores what the rule keeps of a hit that it has denied. If it cannot be stored, nothing is kept: the hit
-// was denied.
+// was denied. If another worker writes first, the key is checked again, and found is how it stands by then. The hit
+// stays denied for the reason for which it was.
 func (s *Subject) storeDenied(now int64) (kept bool) {
-	m, key := &s.Rule.Metrics, keyAs(s.finding.Found)
-	if key == isEased { // it was not denied, or by no limit
+	m, found := &s.Rule.Metrics, s.finding.Found
+	if found != Denied && found != Blocked { // it was not denied, or by no limit, or for what is held
 		return false
 	}
 	for range state.MaxRetries {
-		keep := s.toKeep(key)
+		keep := s.toKeep(found)
 		if keep == (Keep{}) {
 			return false
 		}
@@ -77,9 +57,9 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 			return s.giveUp(&m.Errors)
 		}
 		m.CASRetries++
-		key = keyAs(again.Found)
+		found = again.Found
 		s.finding.Known = again.Known
-		if key == isBlocked { // else the denial's wait stays, also if there is room by now
+		if found == Blocked { // else the denial's wait stays, also if there is room by now
 			s.finding.PassNs = again.PassNs
 		}
 	}
@@ -103,29 +83,30 @@ func (s *Subject) giveUp(why *uint64) (kept bool) {
 	return false
 }
 
-// toKeep is what the rule keeps of the denied hit.
+// toKeep is what the rule keeps of the denied hit, if that is how its key stands by now.
 //
 // A rule of scope cluster has been denied by OwnShare. If another worker has had an answer of the quota service since,
 // Quota.From is not OwnShare any more: nothing is kept here, and the metric QuotaUnavailable misses the denial. That is
 // left so, because it is rare: others must write the share and the lease within this decision.
-func (s *Subject) toKeep(key keyNow) (keep Keep) {
+func (s *Subject) toKeep(found Found) (keep Keep) {
 	if !s.isCountedHere() || s.Cost == 0 {
 		return keep
 	}
 	if s.Rule.countsDenied {
 		keep.Units = s.Cost
 	}
-	keep.Block = s.beginsBlock(key)
+	keep.Block = s.beginsBlock(found)
 	return keep
 }
 
-// beginsBlock reports whether the denied hit begins a block of its key or prolongs it.
-func (s *Subject) beginsBlock(key keyNow) bool {
+// beginsBlock reports whether the denied hit begins a block of its key or prolongs it. It does neither if the key has
+// room by now, or lacks only what is held, or if the quota service must be asked.
+func (s *Subject) beginsBlock(found Found) bool {
 	block := s.Rule.Policy.Block
 	if block == nil || s.MustNotBlock() {
 		return false
 	}
-	return key == isShort || key == isBlocked && block.Prolong && s.hasOwnBlock()
+	return found == Denied || found == Blocked && block.Prolong && s.hasOwnBlock()
 }
 
 // hasOwnBlock reports whether the blocked key has a record, or gets one, because its denials are counted. Else it is
