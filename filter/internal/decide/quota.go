@@ -18,8 +18,7 @@ type Quota struct {
 // clocks. No Record of this proxy is read, unless OwnShare decides in the end.
 func (s *Subject) BeginQuotaCheck(wallNs, monotonicNs int64) {
 	s.CountedKey.Windows = s.Windows
-	s.beginRecord(wallNs)
-	s.Quota = Quota{MonotonicNs: monotonicNs}
+	s.beginReading(wallNs, monotonicNs)
 }
 
 // isCountedHere reports whether what this proxy has counted decides about the subject. In a rule of scope cluster that

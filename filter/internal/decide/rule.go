@@ -12,7 +12,7 @@ import (
 
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
-	// NewRule.
+	// NewRule sets these.
 	Policy  *policy.Rule
 	Finder  policy.Finder // finds the limits that hold for a key
 	Metrics metrics.Set
@@ -30,12 +30,12 @@ type Rule struct {
 	// happen to the first.
 	takesLate bool
 
-	// SetSource.
+	// SetSource sets these.
 	Source  Source       // nil without limits
 	Counted *state.Table // in which Source counts, and other rules that share the counter; nil if in none
 	ofHolds hold.Rule    // of a rule that holds
 
-	// The engine.
+	// The engine sets these.
 	Denials      *denials.Rule   // the keys that the rule denies; nil if the policy reports no keys
 	DenialWorker *denials.Worker // which counts them
 }

@@ -7,9 +7,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// Source is where the units of one rule come from. It remembers nothing of a request: what it finds out it returns.
-// What it has read of the key, and what Take holds, it leaves in the subject: in Record and Hold, or in Quota and
-// Carried.
+// Source is where the units of one rule come from. It remembers nothing of a request. What it finds out it returns, and
+// what it has read or taken it leaves in the subject, where its next call reads it:
+//
+//	method         reads in the subject               writes: scope proxy  writes: scope cluster
+//	Check          the key and its limits, Cost,      Record               Quota, Carried, CountedKey.Windows
+//	               Units, Carried
+//	Recheck        that, and what Check has written   Record               Quota, Carried, CountedKey.Windows
+//	Take           Cost, and what Check has written   Record, Hold         Carried, Hold
+//	Refund         Cost, and what Take has written    Record               Carried
+//	KeepDenied     Units, and what Check has written  Record               -
+//	Persist        what Check has written             -                    -
+//	Usage, Held    what the last call has written     -                    -
+//	Look, Operate  the key and its limits             Record               Quota, Carried, CountedKey.Windows
+//
+// A Source of scope cluster begins each check by BeginQuotaCheck, which also sets what is read of Record. Where
+// OwnShare decides, it writes what one of scope proxy does as well.
 type Source interface {
 	Decider
 	Keys
@@ -42,9 +55,10 @@ type Decider interface {
 
 // Finding is what a Source has found out about a hit.
 type Finding struct {
-	Found  Found
-	Known  bool  // the source knows the key's usage, so there is a View
-	PassNs int64 // if it is Denied, Blocked, HeldBack or Full: when the hit would pass, by the wall clock; limit.Never
+	Found Found
+	Known bool // the source knows the key's usage, so there is a View
+	// PassNs is for Denied, Blocked, HeldBack and Full: when the hit would pass by the wall clock, or limit.Never.
+	PassNs int64
 }
 
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.

@@ -11,8 +11,9 @@ import (
 // Subject is one rule as it holds for one request. It has everything that the request carries from one call to the
 // next.
 type Subject struct {
-	// Begin begins these for a request, which keeps them while it waits. The caller reads Key and Requested from the
-	// request, and Rule.Finder finds by them all else of a policy.Subject.
+	// Begin begins these for a request, which keeps them while it waits. Before Begin the caller has read Key and
+	// Requested, by which Rule.Finder finds all else of a policy.Subject.
+
 	policy.Subject
 	Rule           *Rule
 	Cost           uint32
@@ -24,22 +25,28 @@ type Subject struct {
 	//
 	//	Rule.Finder.Windows  what the rule says
 	//	Subject.Windows      what holds for the key, by an override or by what the request says; empty if Unlimited
-	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.Share where OwnShare decides
+	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.Share where OwnShare decides.
+	//	                     BeginQuotaCheck begins it anew
 	CountedKey state.Key
 
-	before uint32 // by giveTurns: what earlier subjects of the request count in this one's record
+	before uint32 // what earlier subjects of the request count in this one's record: giveTurns sets it
 
-	// Begin begins these, too, and each check begins them anew. Look and Operate are checks in this.
+	// Begin begins these, too, and each check sets them all: Units and fate before it asks Source, and finding and denies
+	// by what that returns. Later phases may change all but Units. Look and Operate set only finding.Known.
 
 	Units   uint32 // that must be free in the record: unitsFirst or unitsAgain
+	fate    fate
 	finding Finding
 	denies  bool // the rule denies the request, or would if it were not in shadow mode
-	fate    fate
+
+	// Source leaves these for its next call, as its table says. Begin begins Record and Quota, because the sources of some
+	// subjects are not asked. Hold keeps that of an earlier request until Take sets it: nobody reads it before.
+
 	// Record is the key's record, as a source with shared data has read it last. Where the usage is not known, it may
-	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
+	// have what was never stored, or another key's record. Where none was read, beginReading has set what is read of it.
 	Record state.Entry
 	Quota  Quota      // of a rule of scope cluster
-	Hold   state.Hold // of a rule that holds, if it has taken: what Source.Take has held
+	Hold   state.Hold // of a rule that holds: what Source.Take has held
 }
 
 // Reading is what the caller has read of the request for one rule, beside the key and the limits.
@@ -56,24 +63,24 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
 	s.Rule, s.Cost = r, read.Cost
 	s.CostUnreadable = read.CostUnreadable
+	s.Carried.Begin()
 	s.CountedKey = state.Key{
 		Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
-	s.Carried.Begin()
-	s.finding = Finding{PassNs: limit.Never}
-	s.fate, s.denies = asFound, read.LacksKey
+	s.Units, s.fate = 0, asFound
+	s.finding, s.denies = Finding{PassNs: limit.Never}, read.LacksKey
 	if read.LacksKey {
 		s.fate = keyless
 	}
-	s.beginRecord(0)
-	s.Quota = Quota{}
+	s.beginReading(0, 0)
 }
 
-// beginRecord sets what is read of Record where the source reads none: noteOutcome reads Findings, and Now is the
-// present for View and for what package lease says of a wait.
-func (s *Subject) beginRecord(now int64) {
-	s.Record.Now = now
+// beginReading sets what is read of Record where the source reads none: noteOutcome reads Findings, and Now is the
+// present for View and for what package lease says of a wait. It begins Quota, at the same instant.
+func (s *Subject) beginReading(wallNs, monotonicNs int64) {
+	s.Record.Now = wallNs
 	s.Record.Findings = state.Findings{}
+	s.Quota = Quota{MonotonicNs: monotonicNs}
 }
 
 // check finds out whether the rule has room for so many units.

@@ -20,7 +20,7 @@ type Verdict struct {
 	Subjects []*Subject // of the rules that matched, in policy order
 	pool     []*Subject // every subject ever made: Subjects are the first of them
 
-	// giveTurns:
+	// giveTurns sets these.
 	inTurn           []*Subject // those whose sources are asked, in the order in which they are: see turn
 	enforced, shadow []*Subject // inTurn is the enforced ones, and then those in shadow mode
 
@@ -32,9 +32,9 @@ type decision struct {
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
 	Allowed bool  // no enforced rule has denied: true also before Decide, and while Pending
-	// Of a denial, by conclude:
+	// conclude sets these of a denial.
 	Denying *Subject // the first in policy order that denied
-	RetryNs int64    // the wait until the same request would pass; limit.Never
+	RetryNs int64    // the wait until the same request would pass, or limit.Never
 }
 
 // Begin empties the verdict for the next request. The memory stays.
