@@ -56,7 +56,7 @@ func (d *domainRoutes) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, er
 		return s, err
 	}
 	return envoyfile.Choose(d.Findings, list, d.options.Listener, func(s *envoyfile.Site) bool {
-		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasLimits()
+		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasRateLimits()
 	})
 }
 
@@ -69,7 +69,7 @@ func (d *domainRoutes) isOfDomain(c envoyfile.Config) bool {
 
 // domainFilter is the filter of a site that asks for the domain. If the site has routes alone, it is an empty one.
 type domainFilter struct {
-	*listenerFilter
+	filter  *listenerFilter
 	message *ratelimitv3.RateLimit // its configuration; nil if it is empty
 	all     []*listenerFilter      // of the site that are of its type, for any domain
 }
@@ -82,14 +82,14 @@ func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 		}
 		f := newListenerFilter(serviceFilter, s, c)
 		of.all = append(of.all, f)
-		if of.listenerFilter == nil && d.isOfDomain(c) {
-			of.listenerFilter = f
+		if of.filter == nil && d.isOfDomain(c) {
+			of.filter = f
 			of.message = decode[*ratelimitv3.RateLimit](d.reader, c.Node, c.At)
 		}
 	}
-	if of.listenerFilter == nil {
-		of.listenerFilter = &listenerFilter{filterType: serviceFilter}
-		of.all = []*listenerFilter{of.listenerFilter}
+	if of.filter == nil {
+		of.filter = &listenerFilter{filterType: serviceFilter}
+		of.all = []*listenerFilter{of.filter}
 	}
 	return of
 }
@@ -100,12 +100,12 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 	if f.message == nil {
 		return &draft.Enforcement{}
 	}
-	d.noteDisabled(f.listenerFilter)
+	d.noteDisabled(f.filter)
 	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
-		d.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
+		d.Note(f.filter.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
 			"such as x-envoy-internal separates them")
 	}
-	e := d.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
+	e := d.readEnforcement(f.filter, f.message, f.filter.config.At, 100, f.message.GetRateLimitedStatus())
 	readAnswerHeaders(d.reader, f.message.GetEnableXRatelimitHeaders())
 	return e
 }
@@ -115,24 +115,25 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 func (d *domainRoutes) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]descriptor.Descriptor, error) {
 	hosts := d.virtualHosts(s)
 	by := sender{
-		own:              rateLimitsAt(f.message.GetRateLimits(), f.config.At),
+		own:              rateLimitsAt(f.message.GetRateLimits(), f.filter.config.At),
 		stage:            f.message.GetStage(),
 		choices:          map[*hostRoute]choice{},
-		onlyWhereEnabled: f.works == whereEnabled,
+		onlyWhereEnabled: f.filter.works == whereEnabled,
 	}
 	for _, route := range routesOf(hosts) {
 		d.noteUnusedConfigs(f.all, route)
-		by.choices[route] = d.choiceOf(by, route, f.settingOn(route))
+		by.choices[route] = d.choiceOf(by, route, f.filter)
 	}
-	return d.descriptorsOf(d.sendingsOf(by, hosts))
+	return d.descriptorsOf(d.sentBy(by, hosts))
 }
 
 // choiceOf is by which rate_limits the filter sends for a route. If the route's configuration is for another domain,
 // the filter asks nothing of this one.
-func (d *domainRoutes) choiceOf(f sender, route *hostRoute, s setting) choice {
+func (d *domainRoutes) choiceOf(by sender, route *hostRoute, f *listenerFilter) choice {
 	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
 	var alone []rateLimit
-	if c := s.ofRoute; c != nil {
+	c := f.configFor(route)
+	if c != nil && c != &f.config {
 		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
 		alone = rateLimitsAt(config.GetRateLimits(), c.At)
 		if config.GetDomain() != "" && config.GetDomain() != d.domain {
@@ -141,12 +142,12 @@ func (d *domainRoutes) choiceOf(f sender, route *hostRoute, s setting) choice {
 		}
 	}
 	switch {
-	case !s.works, route.answers:
+	case c == nil, route.answers:
 		return choice{}
 	case len(alone) > 0:
 		return choice{alone: alone}
-	case len(f.own) > 0:
+	case len(by.own) > 0:
 		return choice{joins: true}
 	}
-	return d.choiceByRoute(route, f.stage, vhostRateLimits(config.GetVhRateLimits()))
+	return d.choiceByRoute(route, by.stage, vhostRateLimits(config.GetVhRateLimits()))
 }

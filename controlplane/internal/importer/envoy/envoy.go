@@ -11,18 +11,18 @@
 //	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
 //	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
 //	      descriptorsOfSite: virtualHosts             its routes (routes.go), and whose requests they take (matcher.go)
-//	        listenerFilter.settingOn                  whether the filter works for a route (filter.go)
-//	        choiceOf, sendingsOf                      by whose rate_limits it sends there (sender.go)
+//	        listenerFilter.configFor                  by which configuration it works for a route (filter.go)
+//	        choiceOf, sentBy                          by whose rate_limits it sends there (sender.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  draft.Draft.AddEnforced                         for which share of requests, and the response
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
-//	  configsOf: ownReaches, settingOn                where the filter's configuration holds, and where a route's
+//	  configsOf: ownReaches, configFor                where the filter's configuration holds, and where a route's
 //	  addConfig                                       the rules of each of these:
 //	    readEnforcement
 //	    readLevels, readBucket                        its limits
-//	    descriptorsFor                                as above: guess, or sendingsOf and descriptorsOf
+//	    descriptorsFor                                as above: guess, or sentBy and descriptorsOf
 //	    descriptor.Levels.Rules, Descriptor.RuleOfAll
 //	    draft.Draft.AddEnforced
 //

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
 // listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and does not
@@ -68,33 +67,26 @@ func (r *reader) noteDisabled(f *listenerFilter) {
 	}
 }
 
-// setting is what the configurations of a route make of a filter. The route's own come before those of its virtual
-// host. An example of the filter one:
+// configFor is the configuration by which the filter works for a route: nil if it does not work there. The route's own
+// configurations come before those of its virtual host. An example of the filter one:
 //
-//	route                                   setting             if it works whereEnabled
-//	/a, with {one: its configuration}       works by that       works by that
-//	/b, with {one: {disabled: true}}        does not work       does not work
-//	/c, with {one: {config: {}}}            works               works: the route enables it
-//	/d, with {two: its configuration}       works               does not work
-type setting struct {
-	works   bool
-	ofRoute *envoyfile.Config // by which it works; nil = by its own configuration
-}
-
-// isOwn reports whether the filter works by its own configuration.
-func (s setting) isOwn() bool { return s.works && s.ofRoute == nil }
-
-// settingOn is what the route makes of the filter.
-func (f *listenerFilter) settingOn(route *hostRoute) setting {
+//	route                                   if it works everywhere    whereEnabled
+//	/a, with {one: its configuration}       that                      that
+//	/b, with {one: {disabled: true}}        none                      none
+//	/c, with {one: {config: {}}}            &f.config                 &f.config: the route enables it
+//	/d, with {two: its configuration}       &f.config                 none
+//
+// By which rate_limits it sends descriptors there is in choice.
+func (f *listenerFilter) configFor(route *hostRoute) *envoyfile.Config {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled
 	if isDisabled || f.works == whereEnabled && first < 0 {
-		return setting{}
+		return nil
 	}
 	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {
-		return setting{works: true, ofRoute: &route.configs[i]}
+		return &route.configs[i]
 	}
-	return setting{works: true}
+	return &f.config
 }
 
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
@@ -142,70 +134,4 @@ func (r *reader) noteNameless(f *listenerFilter, c envoyfile.Config) {
 		r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+f.inNotes+", which has no name in these "+
 			"files, exempt the requests of the route.")
 	}
-}
-
-// reach is where a configuration holds. An example is that of the filter's own configuration beside these routes:
-//
-//	route                              is in routes   requests
-//	/a, with a configuration for it    no             Exempt has /a
-//	/c, with nothing for it            yes            limited
-//	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
-type reach struct {
-	routes   []*hostRoute
-	requests request.Selection
-}
-
-// reachOf is that of a configuration for one route.
-func reachOf(route *hostRoute) reach { return reach{[]*hostRoute{route}, route.selection} }
-
-// ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
-// another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
-func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
-	var all reach
-	for _, route := range routesOf(hosts) {
-		if f.settingOn(route).isOwn() {
-			all.routes = append(all.routes, route)
-			list = append(list, reachOf(route))
-		} else {
-			exemptAtLeast(&all.requests, route)
-		}
-	}
-	if f.works == whereEnabled {
-		return list
-	}
-	return []reach{all}
-}
-
-// exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
-// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
-func exemptAtLeast(s *request.Selection, route *hostRoute) {
-	if len(route.selection.Match()) == 0 {
-		s.CannotMatch("they are those of routes without a configuration of their own")
-		return
-	}
-	if route.selection.IsOff() {
-		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
-	}
-	// The match also has the requests that the route leaves to earlier ones. They must be exempt already, else the match
-	// exempts more than the route.
-	if !hasInOrder(s.Exempt(), route.selection.Exempt()) {
-		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
-	}
-	if len(route.selection.Comments()) > 0 {
-		s.Comment(exemptsMore)
-	}
-	s.ExemptMatches(route.selection.Match())
-}
-
-// hasInOrder reports whether a list has all of some matches. As both have the order of the routes, it looks at each
-// match of the list once.
-func hasInOrder(list, some []request.Match) bool {
-	for _, m := range some {
-		i := slices.IndexFunc(list, m.Equal)
-		if i < 0 {
-			return false
-		}
-		list = list[i:]
-	}
-	return true
 }

@@ -9,22 +9,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// The table of listenerFilter.settingOn: Envoy finds the configuration of a route for a filter by the filter's name.
-func TestSettingsOfAFilterOnARoute(t *testing.T) {
+// The table of listenerFilter.configFor: Envoy finds the configuration of a route for a filter by the filter's name.
+func TestConfigurationOfAFilterForARoute(t *testing.T) {
 	its := func(name string) envoyfile.Config {
 		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
 	}
 	disabled := envoyfile.Config{Name: "one", Disabled: true}
 	const off, byOwn, byRoutes = "off", "by its own", "by the route's"
-	shown := func(s setting) string {
-		switch {
-		case !s.works:
-			return off
-		case s.ofRoute != nil:
-			return byRoutes
-		}
-		return byOwn
-	}
 	for _, tc := range []struct {
 		name               string
 		configs            []envoyfile.Config
@@ -39,10 +30,19 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, byRoutes, byRoutes},
 	} {
 		f := listenerFilter{filterType: serviceFilter, config: envoyfile.Config{Name: "one"}}
-		got := f.settingOn(&hostRoute{configs: tc.configs})
-		require.Equal(t, tc.want, shown(got), tc.name)
-		require.Equal(t, shown(got) == byRoutes, got.ofRoute != nil && got.ofRoute.Name == "one", tc.name)
+		used := func() string {
+			switch c := f.configFor(&hostRoute{configs: tc.configs}); c {
+			case nil:
+				return off
+			case &f.config:
+				return byOwn
+			default:
+				require.Equal(t, "one", c.Name, tc.name)
+				return byRoutes
+			}
+		}
+		require.Equal(t, tc.want, used(), tc.name)
 		f.works = whereEnabled
-		require.Equal(t, tc.whereEnabled, shown(f.settingOn(&hostRoute{configs: tc.configs})), tc.name)
+		require.Equal(t, tc.whereEnabled, used(), tc.name)
 	}
 }

@@ -63,7 +63,7 @@ func (r *reader) chooseSite(in *source.Document) (*envoyfile.Site, error) {
 		}
 	}
 	alone, isAlone := standsAlone(in)
-	wants := func(s *envoyfile.Site) bool { return isLimitedLocally(s) || isAlone && s.HasLimits() }
+	wants := func(s *envoyfile.Site) bool { return hasLocalLimits(s) || isAlone && s.HasRateLimits() }
 	s, err := envoyfile.Choose(r.Findings, envoyfile.FindSites(in, beside), r.options.Listener, wants)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 			return c, true
 		}
 	}
-	if limitsAnything(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
+	if hasBuckets(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
 		return envoyfile.Config{TypeName: envoyfile.LocalType, Node: in.Root, At: in.Top()}, true
 	}
 	return envoyfile.Config{}, false
@@ -97,16 +97,16 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 
 func isOfLocalType(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) }
 
-// isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
-func isLimitedLocally(s *envoyfile.Site) bool {
-	isLimit := func(c envoyfile.Config) bool { return isOfLocalType(c) && limitsAnything(c.Node) }
+// hasLocalLimits reports whether a site has such a filter with limits, or a route with one.
+func hasLocalLimits(s *envoyfile.Site) bool {
+	isLimit := func(c envoyfile.Config) bool { return isOfLocalType(c) && hasBuckets(c.Node) }
 	isConfig := func(n *policy.Node) bool { return isOfLocalType(envoyfile.ConfigAt("", n, source.Place{})) }
 	return slices.ContainsFunc(s.Filters, isLimit) || source.Contains(s.Routing.Node, isConfig)
 }
 
-// limitsAnything reports whether a configuration has a token bucket or descriptors. Otherwise it is
+// hasBuckets reports whether a configuration has a token bucket or descriptors. Otherwise it is
 // there for the configurations of its routes.
-func limitsAnything(n *policy.Node) bool {
+func hasBuckets(n *policy.Node) bool {
 	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
 }
 
@@ -114,7 +114,7 @@ func limitsAnything(n *policy.Node) bool {
 func (imp *localImport) addRules(s *envoyfile.Site) error {
 	local := localFiltersOf(s)
 	for _, f := range local {
-		if limitsAnything(f.config.Node) {
+		if hasBuckets(f.config.Node) {
 			imp.noteDisabled(f)
 		}
 	}
@@ -155,6 +155,72 @@ type localConfig struct {
 	reaches []reach
 }
 
+// reach is where a configuration holds. An example is that of the filter's own configuration beside these routes:
+//
+//	route                              is in routes   requests
+//	/a, with a configuration for it    no             Exempt has /a
+//	/c, with nothing for it            yes            limited
+//	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
+type reach struct {
+	routes   []*hostRoute
+	requests request.Selection
+}
+
+// reachOf is that of a configuration for one route.
+func reachOf(route *hostRoute) reach { return reach{[]*hostRoute{route}, route.selection} }
+
+// ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
+// another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
+func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
+	var all reach
+	for _, route := range routesOf(hosts) {
+		if f.configFor(route) == &f.config {
+			all.routes = append(all.routes, route)
+			list = append(list, reachOf(route))
+		} else {
+			exemptAtLeast(&all.requests, route)
+		}
+	}
+	if f.works == whereEnabled {
+		return list
+	}
+	return []reach{all}
+}
+
+// exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
+// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
+func exemptAtLeast(s *request.Selection, route *hostRoute) {
+	if len(route.selection.Match()) == 0 {
+		s.CannotMatch("they are those of routes without a configuration of their own")
+		return
+	}
+	if route.selection.IsOff() {
+		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
+	}
+	// The match also has the requests that the route leaves to earlier ones. They must be exempt already, else the match
+	// exempts more than the route.
+	if !hasInOrder(s.Exempt(), route.selection.Exempt()) {
+		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
+	}
+	if len(route.selection.Comments()) > 0 {
+		s.Comment(exemptsMore)
+	}
+	s.ExemptMatches(route.selection.Match())
+}
+
+// hasInOrder reports whether a list has all of some matches. As both have the order of the routes, it looks at each
+// match of the list once.
+func hasInOrder(list, some []request.Match) bool {
+	for _, m := range some {
+		i := slices.IndexFunc(list, m.Equal)
+		if i < 0 {
+			return false
+		}
+		list = list[i:]
+	}
+	return true
+}
+
 // configsOf are the configurations that the filters have, and that routes have for them. Routes have the same one where
 // it is that of their virtual host. An example, in which the filter one has the configuration F, and two has G:
 //
@@ -167,7 +233,7 @@ type localConfig struct {
 // those of /a.
 func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfig) {
 	add := func(f *listenerFilter, c envoyfile.Config, where ...reach) {
-		if !limitsAnything(c.Node) {
+		if !hasBuckets(c.Node) {
 			return // it is there for its routes
 		}
 		message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
@@ -184,7 +250,7 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 	}
 	for _, route := range routesOf(imp.hosts) {
 		for _, f := range filters {
-			if c := f.settingOn(route).ofRoute; c != nil {
+			if c := f.configFor(route); c != nil && c != &f.config {
 				add(f, *c, reachOf(route))
 			}
 		}
@@ -287,13 +353,13 @@ func (imp *localImport) descriptorsFor(
 		return imp.guess(levels), nil
 	}
 	if len(own) > 0 {
-		return imp.descriptorsOf([]sending{{own, where.requests}})
+		return imp.descriptorsOf([]rateLimitsFor{{own, where.requests}})
 	}
 	f := sender{stage: c.GetStage(), choices: map[*hostRoute]choice{}}
 	for _, route := range where.routes {
 		f.choices[route] = imp.choiceByRoute(route, f.stage, vhostRateLimits(c.GetVhRateLimits()))
 	}
-	return imp.descriptorsOf(imp.sendingsOf(f, imp.hosts))
+	return imp.descriptorsOf(imp.sentBy(f, imp.hosts))
 }
 
 // readBucket reads a token bucket; nil if there is none.

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// sending is a list of rate_limits, and the requests for which a filter sends descriptors by them.
-type sending struct {
-	by       []rateLimit
+// rateLimitsFor are rate_limits, and the requests for which a filter sends descriptors by them.
+type rateLimitsFor struct {
+	list     []rateLimit
 	requests request.Selection
 }
 
@@ -28,14 +28,19 @@ type sender struct {
 	onlyWhereEnabled bool                  // it sends for no route but those that enable it
 }
 
-// choice says by which rate_limits a filter sends for a route. The zero choice sends nothing:
+// choice says by which rate_limits a filter sends for a route. The zero choice sends nothing. The first row that holds
+// counts:
 //
-//	for a route                               alone             joins
-//	where the filter is off                   none              no
-//	that answers by itself                    none              no
-//	whose configuration has rate_limits       these             no
-//	others, if the filter has its own         none              yes
-//	others                                    the route's own   if addsHost
+//	for a route                                             alone             joins
+//	where the filter does not work: configFor is nil        none              no
+//	that answers by itself                                  none              no
+//	whose configuration for the filter has rate_limits      these             no
+//	others, if the filter's own configuration has           none              yes, by the filter's
+//	others                                                  the route's own   if addsHost, by the host's
+//
+// The local filter sends by the rate_limits of the configuration by which it works, if that has any: see
+// descriptorsFor. It has choices for the routes of all other configurations, so the third and the fourth row are not
+// for it.
 type choice struct {
 	alone []rateLimit // for this route by itself
 	joins bool        // by one list for this and other routes of its host: the filter's own, or the host's
@@ -71,15 +76,15 @@ func (v vhostRateLimits) addsHost(route *hostRoute) bool {
 	return route.include || v == vhostAlways || v == vhostIfAlone && len(route.rateLimits) == 0
 }
 
-// sendingsOf lists by which rate_limits the filter sends, and for which requests. For those of no route it sends
-// nothing, unless it sendsOwnForAll.
-func (r *reader) sendingsOf(f sender, hosts []*virtualHost) (list []sending) {
+// sentBy lists by which rate_limits the filter sends, and for which requests. For those of no route it sends nothing,
+// unless it sendsOwnForAll.
+func (r *reader) sentBy(f sender, hosts []*virtualHost) (list []rateLimitsFor) {
 	if len(f.own) > 0 && f.sendsOwnForAll(hosts) {
-		return []sending{{by: f.own}}
+		return []rateLimitsFor{{list: f.own}}
 	}
 	for _, h := range hosts {
 		for _, route := range h.routes {
-			list = append(list, sending{f.choices[route].alone, route.selection})
+			list = append(list, rateLimitsFor{f.choices[route].alone, route.selection})
 		}
 		joined := h.requestsOf(f.joinedBy(h))
 		if len(joined) == 0 {
@@ -90,7 +95,7 @@ func (r *reader) sendingsOf(f sender, hosts []*virtualHost) (list []sending) {
 			by = r.ofStage(f.stage, h.rateLimits)
 		}
 		for _, requests := range joined {
-			list = append(list, sending{by, requests})
+			list = append(list, rateLimitsFor{by, requests})
 		}
 	}
 	return list
@@ -127,9 +132,9 @@ func (f *sender) sendsOwnForHost(h *virtualHost) bool {
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors that a filter sends.
-func (r *reader) descriptorsOf(sendings []sending) (list []descriptor.Descriptor, err error) {
-	for _, s := range sendings {
-		for _, l := range s.by {
+func (r *reader) descriptorsOf(all []rateLimitsFor) (list []descriptor.Descriptor, err error) {
+	for _, s := range all {
+		for _, l := range s.list {
 			if r.descriptors > maxDescriptors {
 				return nil, policyfile.Errors{l.at.Problem("the rate_limits before these make more than " +
 					strconv.Itoa(maxDescriptors) + " descriptors, one for each route and combination of headers that may be " +

@@ -116,7 +116,7 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
 		"every request of the proxies that get the policy.")
-	if i := l.indexOfHost("*"); len(l.hosts) > 1 && i >= 0 && saysLimits(l.hosts[i]) {
+	if i := l.indexOfHost("*"); len(l.hosts) > 1 && i >= 0 && hasRateLimitsOrLimiter(l.hosts[i]) {
 		to.NoteImport("Limits in patches for all virtual hosts are here for those hosts that no other patch names: write " +
 			"the same for the others.")
 	}
@@ -155,7 +155,7 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 				"its rules are off until they have a match")
 		}
 		l.mergeHost(domain, hostWithRoute(withMatch(value, requests)))
-	case !l.mergeListeners(value) && saysLimits(value):
+	case !l.mergeListeners(value) && hasRateLimitsOrLimiter(value):
 		l.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
 	}
 }

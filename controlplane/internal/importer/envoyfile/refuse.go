@@ -103,7 +103,7 @@ func RefuseTyposOfLimits(to *draft.Findings, in *source.Document) {
 func WhyNothing(in *source.Document) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
-		if t := typeOf(source.TextOf(n, "@type")); isOfLimits(t) {
+		if t := typeOf(source.TextOf(n, "@type")); isLimiterType(t) {
 			unread = t
 		}
 	})
@@ -118,16 +118,16 @@ func WhyNothing(in *source.Document) error {
 	return nil
 }
 
-// saysLimits reports whether a part of a configuration has rate_limits or a filter that limits.
-func saysLimits(n *policy.Node) bool {
+// hasRateLimitsOrLimiter reports whether a part of a configuration has rate_limits or a filter that limits.
+func hasRateLimitsOrLimiter(n *policy.Node) bool {
 	return source.Contains(n, func(n *policy.Node) bool {
 		return source.FieldOf(n, "rate_limits") != nil ||
-			isOfLimits(source.TextOf(n, "@type")) || isOfLimits(source.TextOf(n, "type_url"))
+			isLimiterType(source.TextOf(n, "@type")) || isLimiterType(source.TextOf(n, "type_url"))
 	})
 }
 
-// isOfLimits reports whether a message is one of Envoy's limiters, by its name.
-func isOfLimits(typeName string) bool {
+// isLimiterType reports whether a message is one of Envoy's limiters, by its name.
+func isLimiterType(typeName string) bool {
 	return strings.Contains(typeName, "ratelimit") || strings.Contains(typeName, "rate_limit")
 }
 

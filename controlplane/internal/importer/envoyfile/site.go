@@ -140,8 +140,8 @@ func readListener(in *source.Document, n *policy.Node) *Site {
 	return s
 }
 
-// HasLimits reports whether any route has rate_limits.
-func (s *Site) HasLimits() bool {
+// HasRateLimits reports whether any route has rate_limits.
+func (s *Site) HasRateLimits() bool {
 	return source.Contains(s.Routing.Node, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
 }
 
