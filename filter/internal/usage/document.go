@@ -129,6 +129,14 @@ func (d *document) finish() {
 	}
 }
 
+// doubt takes back the certainty of what the present event said, and of what the event in it did.
+func (d *document) doubt() {
+	d.tally.doubt()
+	if d.events != nil {
+		d.events.json.doubt()
+	}
+}
+
 func (d *document) fail() {
 	d.doubt()
 	d.state = failed

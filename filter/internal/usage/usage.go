@@ -152,7 +152,6 @@ func (s *Scanner) read(p []byte) {
 func (s *Scanner) End() Usage {
 	if s.frames.at >= preludeSize {
 		s.json.doubt() // the checksum of this frame has yet to come
-		s.wrapped.json.doubt()
 	}
 	s.json.finish()
 	d := s.counted()
