@@ -199,6 +199,9 @@ func (d *document) endEscape(c byte, size int) int {
 	if d.keeps != keptNone {
 		d.escaped[0] = c
 		d.keep(d.escaped[:])
+		if d.keeps == keptModel && c == 0 {
+			d.modelSize = len(d.model) // a name that is not decoded is as unknown as one that is too long
+		}
 	}
 	return size
 }

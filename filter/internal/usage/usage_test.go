@@ -237,6 +237,10 @@ func TestModelIsReadWhereTheTablesSay(t *testing.T) {
 		`{"choices":[{"model":"a"}]}`:                       "",
 		`{"choices":[{"message":{"model":"a"}}]}`:           "",
 		`{"m\u006fdel":"gpt\u002d5\/x"}`:                    "gpt-5/x",
+		`{"model":"mod\u00e9le"}`:                           "", // what the scanner does not decode
+		`{"model":"a\"b"}`:                                  "",
+		`{"model":"a\u0000b","modelVersion":"gpt"}`:         "gpt",
+		`{"model":"modéle"}`:                                "modéle",
 		`{"model":"` + longest + `"}`:                       longest,
 		`{"model":"` + longest + `m"}`:                      "",
 		`{"model":"` + longest + `m","modelVersion":"gpt"}`: "gpt",
