@@ -27,6 +27,7 @@ type Usage struct {
 	InputKnown, OutputKnown bool
 	CacheRead, CacheWritten int64 // what of Input was read from a cache, and what was written to one
 	Total                   int64 // 0 unless it is known and the parts are not
+	atLeast                 int64 // a total that was said of an answer that cannot be read
 	Failure                 Failure
 	TextEvents              int64  // events that carry text; an answer in one piece is one event
 	TextBytes               int64  // of their text, in UTF-8
@@ -60,7 +61,7 @@ const bytesPerToken = 4
 
 // Estimate returns the tokens. If the answer did not say them, it estimates them by the size of the
 // request and by the answer's text. Models send about one token an event. If an answer cannot be
-// read, all its bytes count as text.
+// read, all its bytes count as text, and both together are no less than a total that it said.
 func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	input, output = u.Input, u.Output
 	if !u.InputKnown {
@@ -69,7 +70,7 @@ func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	switch {
 	case u.OutputKnown:
 	case u.Failure != None:
-		output = max(output, u.Bytes/bytesPerToken)
+		output = max(output, u.Bytes/bytesPerToken, u.atLeast-input)
 	default:
 		output = max(output, u.TextEvents, u.TextBytes/bytesPerToken)
 	}
@@ -182,7 +183,6 @@ func (s *Scanner) counted() *document {
 
 // giveUp makes all counts lower bounds.
 func (u *Usage) giveUp() {
-	u.Output = max(u.Output, u.Total-u.Input)
 	u.InputKnown, u.OutputKnown = false, false
-	u.Total = 0
+	u.atLeast, u.Total = u.Total, 0
 }

@@ -153,10 +153,13 @@ func TestTotalsFillMissingParts(t *testing.T) {
 		step.want.Bytes = int64(len(body))
 		require.Equal(t, step.want, scan(jsonType, body, 0), step.usage)
 	}
-	body := `[{"choices":[{"text":"x"}],"usage":{"total_tokens":20}},{"a" 1}]`
+	body := `[{"choices":[{"text":"x"}],"usage":{"total_tokens":2000}},{"a" 1}]`
 	u := scan(jsonType, body, 0)
 	require.Equal(t, Malformed, u.Failure)
-	require.EqualValues(t, 20, u.Output, "a total that was said is a floor of what cannot be read")
+	for requestBytes, want := range map[int64][2]int64{0: {0, 2000}, 400: {100, 1900}, 8000: {2000, 16}} {
+		input, output := u.Estimate(requestBytes)
+		require.Equal(t, want, [2]int64{input, output}, "a total that was said is a floor of what cannot be read")
+	}
 }
 
 // Counts of an answer without text may be 0, and of one with text where no API has it the
