@@ -54,8 +54,8 @@ const (
 	maxDepth = 1024
 	// maxModel is the size of the longest name of a model. A longer one is not known.
 	maxModel = 128
-	// trackedDepth is one more than the depth of the deepest row in an array of events. The
-	// last level is for all that is deeper.
+	// trackedDepth is more than the depth of the deepest row, also where that is in an array of events
+	// and under "result". The last level is at no node: what "result" in "result" makes deeper has no counts.
 	trackedDepth = 11
 )
 
@@ -260,6 +260,9 @@ func (d *document) open(c byte) {
 		d.beginEvent()
 	}
 	d.depth++
+	if d.depth >= trackedDepth-1 {
+		level = 0
+	}
 	if d.kind == kindWritten && d.writtenDepth == 0 {
 		d.writtenDepth = d.depth
 		d.addText(kindWritten, 1)

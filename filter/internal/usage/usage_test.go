@@ -98,6 +98,22 @@ func TestCountsAreReadWhereTheTablesSay(t *testing.T) {
 	}
 }
 
+// What is deeper than all rows has none, though the name "result" leads from the root to the root.
+func TestNoCountIsBelowTheDeepestRow(t *testing.T) {
+	nest := func(n int, inner string) string {
+		return `{"choices":[{"text":"x"}],` + strings.Repeat(`"result":{`, n) + inner + strings.Repeat(`}`, n+1)
+	}
+	const text = `"usage":{"prompt_tokens":7}`
+	u := scan(jsonType, nest(3, text), 0)
+	require.True(t, u.InputKnown)
+	require.EqualValues(t, 7, u.Input)
+	for n := range 20 {
+		u := scan(jsonType, nest(n, `"usage":{},"prompt_tokens":7`), 0)
+		require.Zero(t, u.Input, n)
+		require.False(t, u.InputKnown, n)
+	}
+}
+
 // A total has what is in no part, and stands in for a part that is missing. A later 0 or null
 // replaces no count, and 0 beside text is none.
 func TestTotalsFillMissingParts(t *testing.T) {
@@ -340,6 +356,17 @@ func TestTablesFitTheirNumbers(t *testing.T) {
 	require.Less(t, tree.nodes, 256)
 	for n := range tree.names {
 		require.LessOrEqual(t, len(tree.spelt[n+1].text), maxName)
+	}
+	isTracked := func(path string) {
+		const arrayAndResult = 2
+		depth := strings.Count(path, ".") + strings.Count(path, "[]") + arrayAndResult
+		require.Less(t, depth, trackedDepth-1, path)
+	}
+	for _, r := range counts {
+		isTracked(r.path)
+	}
+	for _, r := range texts {
+		isTracked(r.path)
 	}
 }
 
