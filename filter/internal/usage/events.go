@@ -5,8 +5,7 @@ import "encoding/binary"
 // events reads a document from each event: from the data of server-sent events, or from each
 // line. It follows the HTML standard, but the last event may lack its empty line.
 type events struct {
-	isLines bool  // each line is an event
-	mark    uint8 // how many bytes of a byte order mark were read
+	isLines bool // each line is an event
 	part    linePart
 	afterCR bool
 }
@@ -21,10 +20,7 @@ const (
 	inOther // of another field or a comment
 )
 
-const (
-	dataField     = "data:"
-	byteOrderMark = "\xef\xbb\xbf"
-)
+const dataField = "data:"
 
 var lineFeed = []byte{'\n'}
 
@@ -35,8 +31,6 @@ func (e *events) write(p []byte, d *document) {
 		case c == '\n' && e.afterCR:
 		case c == '\n' || c == '\r':
 			e.endLine(d)
-		case e.part == 0 && int(e.mark) < len(byteOrderMark) && c == byteOrderMark[e.mark]:
-			e.mark++
 		default:
 			n = e.readLine(p, d)
 		}

@@ -27,6 +27,8 @@ func TestServerSentEventsAreReadAsTheStandardSays(t *testing.T) {
 		// It begins like a byte order mark.
 		`data: {"response":"！"}` + "\n\n" + second + "\n\n":       said(3, 5, 1, 3),
 		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n": whole,
+		// A byte order mark behind the beginning is part of a name.
+		first + "\n\n" + second + "\n\n" + byteOrderMark + "data: {\"eval_count\":9}\n\n": whole,
 
 		// Counts of an event that is no JSON are less than known, until a later one has them.
 		first + "\n\n" + second + "\n\ndata: {\"eval_count\":9,\n\n": {

@@ -36,6 +36,9 @@ type start struct {
 	told   format
 }
 
+// byteOrderMark is passed over at the beginning of an answer, whatever its format.
+const byteOrderMark = "\xef\xbb\xbf"
+
 // fieldNames are the names that an event may begin with. A colon alone begins a comment.
 var fieldNames = [...]string{dataField, "event:", "id:", "retry:", ":"}
 
