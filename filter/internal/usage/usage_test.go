@@ -370,6 +370,36 @@ func TestTablesFitTheirNumbers(t *testing.T) {
 	}
 }
 
+// Of two entries for one place the tree would have only one.
+func TestTablesHaveEachPlaceOnce(t *testing.T) {
+	tree := newTree()
+	nodes := tree.nodes
+	for i, r := range counts {
+		require.Same(t, &counts[i], tree.places[tree.nodeAt(r.path)].row, r.path)
+	}
+	for _, m := range marks {
+		require.Equal(t, m.mark, tree.places[tree.nodeAt(m.path)].mark, m.path)
+	}
+	for _, r := range texts {
+		of, isObject := strings.CutSuffix(r.path, ".")
+		at := &tree.places[tree.nodeAt(of)]
+		if isObject {
+			require.Equal(t, r.kind, at.object, r.path)
+		} else {
+			require.Equal(t, r.kind, at.kind, r.path)
+		}
+	}
+	for _, a := range aliases {
+		require.Equal(t, tree.nodeAt(a.same), tree.field(tree.nodeAt(a.object), tree.add(a.name)), "%+v", a)
+	}
+	for _, list := range envelope {
+		for _, s := range strings.Fields(list.names) {
+			require.Equal(t, list.kind, tree.kinds[tree.add(s)], s)
+		}
+	}
+	require.Equal(t, nodes, tree.nodes, "an alias hides a path")
+}
+
 // A scanner has no memory beside itself.
 func TestScannerAllocatesNothing(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Scanner{}), uintptr(4<<10))
