@@ -24,8 +24,7 @@ type Carried struct {
 
 	// Memory:
 	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
-	Taken       leased.GrantLeft  // of the Lease, by Source.Take, as Put takes it
-	Share       []limit.Window    // CountedKey.Windows, where OwnShare decides
+	ShareMemory []limit.Window    // for CountedKey.Windows, where OwnShare decides
 }
 
 // ofRequest begins anew with each request.
@@ -38,8 +37,11 @@ type ofRequest struct {
 	// HasNotedUncharged says that the lease says already that the service must charge the cost. Take may be called once
 	// more, if another worker wrote first, or if another rule had to ask.
 	HasNotedUncharged bool
-	// Lease is the key's, as the last check has read it. It is nil if it has read none, or the store failed.
+	// Lease is the key's, as the last check has read it, with what was changed since. If a write has failed, it has
+	// changes that the table lacks: the next check reads it anew. It is nil if the check has read none, or the store
+	// failed.
 	Lease *state.LeaseEntry
+	Taken leased.GrantLeft // of the Lease, by Source.Take; Refund puts it back
 }
 
 // Begin begins the next request.
@@ -68,7 +70,7 @@ type Allotment struct {
 	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
-// Decides reports whether it decides about the cost.
+// Decides reports whether it decides about the cost. EndNs is of units: a denial decides at any time.
 func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
 	return a.Denied || a.Units >= cost && nowNs < a.EndNs
 }

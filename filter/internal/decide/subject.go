@@ -25,8 +25,8 @@ type Subject struct {
 	//
 	//	Rule.Finder.Windows  what the rule says
 	//	Subject.Windows      what holds for the key, by an override or by what the request says; empty if Unlimited
-	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.Share where OwnShare decides.
-	//	                     BeginQuotaCheck begins it anew
+	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.ShareMemory where OwnShare
+	//	                     decides. BeginQuotaCheck begins it anew
 	CountedKey state.Key
 
 	before uint32 // what earlier subjects of the request count in this one's record: giveTurns sets it

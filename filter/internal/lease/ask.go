@@ -4,15 +4,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask:
 //
-//	of                  made by                            has       what it does
-//	a rule that leases  Source.beginAsk and takeLease      lease     asks for units
-//	a rule that holds   HoldSource.beginAsk, ReportPart    Reporter  asks for units, and reports the account
-//	a look              clusterRule.lookPart               neither   asks how the key stands: Wire.Inspect
+//	made by                        has       what it does                     what is granted has a
+//	Source.beginAsk and takeLease  lease     asks for units                   leaseKeeper
+//	HoldSource.beginAsk            Reporter  asks for units, and reports the  accountKeeper
+//	                                         account
+//	ReportPart                     Reporter  only reports the account         accountKeeper
+//	clusterRule.lookPart           neither   asks how the key stands:         nothing is granted: HandOut gets no such
+//	                                         Wire.Inspect                     part
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
@@ -36,16 +38,6 @@ type Need struct {
 	subject    *decide.Subject
 	definition uint32 // the number of the key's limits: a request has one need of each
 	keeper     keeper // of the grant of which it has got units, nil if it has got none
-}
-
-// clusterSource is the source of a clusterRule: a Source or a HoldSource.
-type clusterSource interface {
-	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
-	beginAsk(s *decide.Subject) Part
-	// lookPart is what is asked for a look at the subject's key.
-	lookPart(s *decide.Subject) Part
-	// leaseOf is LeaseOf.
-	leaseOf(s *decide.Subject) *result.Lease
 }
 
 // BeginAsk begins an ask for what the request of a pending verdict needs: it may write leases and open accounts, as

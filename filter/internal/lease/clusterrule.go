@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -19,6 +20,16 @@ type clusterRule struct {
 	firstDefinition uint32 // the number of its own limits: see addRule. No other rule has it
 
 	usage limit.Usage // memory for Usage
+}
+
+// clusterSource is the source of a clusterRule: a Source or a HoldSource.
+type clusterSource interface {
+	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
+	beginAsk(s *decide.Subject) Part
+	// lookPart is what is asked for a look at the subject's key.
+	lookPart(s *decide.Subject) Part
+	// leaseOf is LeaseOf.
+	leaseOf(s *decide.Subject) *result.Lease
 }
 
 // begin begins a check, a look or an operation.
@@ -108,8 +119,8 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Found) decide.Findin
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
 	c := &s.Carried
-	c.Share = src.appendShare(c.Share[:0], s.Windows)
-	s.CountedKey.Windows = c.Share
+	c.ShareMemory = src.appendShare(c.ShareMemory[:0], s.Windows)
+	s.CountedKey.Windows = c.ShareMemory
 	own := src.local.Check(s, wallNs)
 	if own.Found != decide.Failed {
 		s.Quota.From = decide.OwnShare
@@ -174,4 +185,14 @@ func (src *clusterRule) Tables() []decide.Table {
 // quotaKey is what the service knows the subject's key by.
 func (src *clusterRule) quotaKey(s *decide.Subject) [16]byte {
 	return src.rule.Finder.QuotaKey(&s.Subject)
+}
+
+// LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate. It is nil for a rule of
+// scope proxy, and for a key that is Unlimited.
+func LeaseOf(s *decide.Subject) *result.Lease {
+	src, ok := s.Rule.Source.(clusterSource)
+	if !ok || s.Unlimited {
+		return nil
+	}
+	return src.leaseOf(s)
 }

@@ -24,7 +24,7 @@ import (
 // The mark "asked until" is one for asks of requests that say Spent, and for refills, also if nothing is Uncharged:
 //
 //	an ask of a request  sets it if it says Spent. It leaves whatever the mark says, with Spent: 0 if it is set
-//	a refill             sets it always, and says Spent. It does not leave if the mark is set: see claimRefill
+//	a refill             sets it always, and says Spent. It does not leave if the mark is set: see markRefill
 //
 // So if the lease has units at 1200 ms, and no request asks, the next refill says Spent.
 //
@@ -32,6 +32,8 @@ import (
 //
 //	It is not answered by 1300 ms, or it has joined another   The next ask says Spent: 5 again. If the service has
 //	ask, which has its own Spent (ask.add).                   heard the first one, it charges 5 units twice.
+//	A request has joined it before it was sent, and is the    The same, from when its mark is over. Until then no
+//	last to leave it (askList.leave): it is not sent.         refill of the key is sent.
 //	The answer has Failed: the service cannot reach the key.  The units stay Uncharged. A later ask says them.
 //	The record is lost. For a new one in a full page, state   The service never hears of the units.
 //	takes a record with units Uncharged last.
@@ -51,26 +53,26 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	return src.local.Take(s)
 }
 
-// claimUncharged returns the units that the ask of a request has to say as Spent. If another worker has written the
-// lease meanwhile, it returns none: a later ask says them. Another ask may be granted units before the service hears of
-// these.
+// claimUncharged returns the units that the ask of a request has to say as Spent, and writes the mark. If another
+// worker has written the lease meanwhile, it returns none: a later ask says them. Another ask may be granted
+// units before the service hears of these.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
 	u := &e.Uncharged
 	if u.Units == 0 || u.IsAsked(e.NowNs) {
 		return 0
 	}
 	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs)
-	if src.write(e) != state.OK { // then e has a mark that the lease has not, and the next check reads it anew
+	if src.write(e) != state.OK {
 		return 0
 	}
 	return spent
 }
 
-// claimRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
-// Spent. The caller writes the mark that it sets. Until the answer or the timeout no worker of this proxy asks ahead
-// again. While nothing is Uncharged, the answer to any ask of the key ends that: each asks ahead, so the lease has more
-// units then.
-func (src *Source) claimRefill(e *state.LeaseEntry) (spent uint32, isDue bool) {
+// markRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
+// Spent. It only sets the mark: takeLease writes it, together with what it takes. Until the answer or the timeout no
+// worker of this proxy asks ahead again. While nothing is Uncharged, the answer to any ask of the key ends that: each
+// asks ahead, so the lease has more units then.
+func (src *Source) markRefill(e *state.LeaseEntry) (spent uint32, isDue bool) {
 	service := &src.worker.Service
 	if e.Uncharged.IsAsked(e.NowNs) || service.Silent || !src.refill.isDue(e) {
 		return 0, false
