@@ -13,7 +13,11 @@ import (
 // ask, in the order in which they came, and then the rest to its keeper. The grant is nil if the service has none for
 // the part. Later each of the requests reclaims what it has not taken: see Need.Reclaim.
 func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Trip, waiters []W) {
-	h := newHandout(p, grant, trip)
+	if grant == nil {
+		grant = &quota.Grant{Failed: true}
+	}
+	mayGive := p.Reporter.End(grant, trip.CameNs) // before the account counts what is given of the grant
+	h := newHandout(p, grant, trip, !mayGive)
 	for _, w := range waiters {
 		h.give(w.Needs())
 	}
@@ -41,19 +45,16 @@ type handout struct {
 	hasToldBlock bool  // a request was told that the ask has begun the block
 }
 
-// newHandout begins to hand out a grant. It ends the report of the part.
-func newHandout(p *Part, grant *quota.Grant, trip Trip) *handout {
-	if grant == nil {
-		grant = &quota.Grant{Failed: true}
-	}
-	mayGive := p.Reporter.End(grant, trip.CameNs)
+// newHandout is a grant that is to be handed out. If its report is lost, it gives nothing.
+func newHandout(p *Part, grant *quota.Grant, trip Trip, reportIsLost bool) *handout {
 	waitNs := grant.WaitNs
 	if waitNs != limit.Never {
 		waitNs = min(max(waitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &handout{
-		part: p, grant: grant, cameNs: trip.CameNs, failed: grant.Failed || !mayGive, keeper: p.newKeeper(),
+		part: p, grant: grant, cameNs: trip.CameNs, keeper: p.newKeeper(),
+		failed: grant.Failed || reportIsLost,
 		told: allot.Allotment{
 			EndNs: endNs, Denied: grant.Denied, HeldBack: grant.HeldBack, Blocked: grant.Blocked, WaitNs: waitNs,
 			Standings: p.standings(grant, trip.CameNs),
@@ -68,10 +69,10 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip) *handout {
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
 //
-// It and newHandout bound what the service says of times by what can be, whatever a broken one answers. Ends and resets
-// become instants. WaitNs stays a duration, from when the grant came on. The service counts its durations from an
-// instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the service. Windows
-// count from CameNs, so they never reset sooner. Both are the safe side.
+// It, newHandout and Reporter.End bound what the service says of times by what can be, whatever a broken one answers.
+// Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service counts its
+// durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the
+// service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
 func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.Standing) {
 	mostNs := quota.MostWaitNs(p.Definition.Windows)
 	for _, st := range grant.Windows {
@@ -113,15 +114,15 @@ func (h *handout) tell(s *decide.Subject, units uint32) {
 // mayStay reports whether a lease may keep units of the grant, for later requests.
 func (h *handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
 
-// writeAnswer writes into the lease what the service said of the key.
-func (h *handout) writeAnswer(l *leased.Lease, now int64) {
+// writeAnswer writes into the source's lease what the service said of the key.
+func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 	l.Uncharged.Answer(h.part.Wire.Spent, !h.failed)
 	l.SilentUntilNs = 0
 	if h.failed {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
-	src, given := h.part.lease.source, h.grant.Units-h.rest.Units
+	given := h.grant.Units - h.rest.Units
 	l.Standings = append(l.Standings[:0], h.told.Standings...)
 	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	if h.remembersBlock() || h.grant.Denied && src.keeps {

@@ -19,12 +19,12 @@ type keeper interface {
 	takeBack(units uint32)
 }
 
-// newKeeper is the keeper of a grant for the part.
+// newKeeper is the keeper of a grant for the part, by what made it: see Part.
 func (p *Part) newKeeper() keeper {
-	if acc := p.Reporter.Account(); acc != nil {
-		return accountKeeper{acc}
+	if p.lease.source != nil {
+		return &leaseKeeper{at: p.lease}
 	}
-	return &leaseKeeper{at: p.lease}
+	return accountKeeper{p.Reporter.Account()}
 }
 
 // Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,
@@ -82,7 +82,8 @@ type leaseKeeper struct {
 	rest    leased.GrantLeft // what neither a request nor the lease has
 	takers  int              // requests that have units and are not decided
 
-	hasPlace bool  // the lease has a place for the grant's units, though those in it may be spent by now
+	// Of the last change of the lease that was written. changeLease writes them, and end goes by them:
+	hasPlace bool  // it has a place for the grant's units, though those in it may be spent by now
 	putNs    int64 // when units were put there last
 }
 
@@ -109,19 +110,27 @@ func (k *leaseKeeper) takeBack(units uint32) {
 	k.end()
 }
 
-// changeLease writes the answer into the key's lease, unless it is nil, and puts the rest there, if that may stay. If
-// the proxy's store fails, what the service has said of the key is lost, and the rest is the rest still.
+// changeLease writes the answer into the key's lease, unless it is nil, and puts the rest there, if that may stay:
+//
+//	the change   the rest     the grant's units are then       hasPlace   end
+//	is written   is put       all in the lease                 true       watches them
+//	is written   is not put   all here: none may be kept, or   false      has them go back
+//	                          others have the place by now
+//	fails        is the rest  here, and in the lease if some   as before  has them go back, or if some were put watches
+//	             still        were put there before                       these: the others are lost
+//
+// If it fails, because of the proxy's store, what the service has said of the key is lost, too.
 func (k *leaseKeeper) changeLease(answer *handout) {
 	clock := k.at.source.worker.clock
 	for c := k.at.change(clock.Now(), clock.Monotonic()); c.read(); {
 		if answer != nil {
-			answer.writeAnswer(&c.Lease, c.NowNs)
+			answer.writeAnswer(&c.Lease, k.at.source, c.NowNs)
 		}
 		isPut := k.putInto(&c.LeaseEntry)
 		if !c.write() {
 			continue
 		}
-		k.hasPlace = isPut // if not, another grant has taken the place that there was
+		k.hasPlace = isPut
 		if isPut {
 			k.putNs = c.NowNs
 			k.rest.Units = 0
@@ -144,8 +153,7 @@ func (k *leaseKeeper) putInto(e *state.LeaseEntry) (isPut bool) {
 }
 
 // end has the grant go back, of which no request has units any more: at once if all that is left is here, and else by
-// CollectIdle. What is here beside units in the lease, because the proxy's store has failed, is lost: a grant goes back
-// once.
+// CollectIdle. A grant goes back once, so what is here beside units in the lease is lost.
 func (k *leaseKeeper) end() {
 	src := k.at.source
 	if k.hasPlace {
