@@ -79,11 +79,11 @@ func windowsHash(windows []limit.Window) uint64 {
 	var b []byte
 	for i := range windows {
 		w := windows[i].Identity()
-		algorithm := byte(w.Algorithm)
+		head := uint16(w.Algorithm) | uint16(w.Jitter)<<8
 		if w.Elastic {
-			algorithm |= 1 << 7 // no Algorithm has this bit
+			head |= 1 << 7 // no Algorithm has this bit
 		}
-		b = append(b, algorithm, w.Jitter)
+		b = binary.LittleEndian.AppendUint16(b, head)
 		b = binary.LittleEndian.AppendUint64(b, uint64(w.PeriodNs))
 		b = binary.LittleEndian.AppendUint64(b, uint64(w.OffsetNs))
 	}
