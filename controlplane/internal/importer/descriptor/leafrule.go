@@ -97,17 +97,17 @@ func placeAll(list conditions, requests *request.Selection) (all []placed) {
 // addTo adds the condition to the match of some requests. It is not ok, and adds nothing, if no match can ask for the
 // condition, or if theirs asks for other values of the part. It adds no comment, as AsOverride has none.
 func (c condition) addTo(requests *request.Selection) (ok bool) {
-	fits := c.value.Fitting(c.pattern)
-	asked := fits.Match().Of(c.value.Part)
+	fitting := c.value.Fitting(c.pattern)
+	asked := fitting.Match().Of(c.value.Part)
 	has := requests.Match().Of(c.value.Part)
 	switch {
-	case fits.IsOff():
+	case fitting.IsOff():
 		return false
 	case len(has) > 0 && len(asked) > 0:
 		return slices.Equal(has, asked)
 	}
-	fits.Remarks = request.Remarks{}
-	requests.NarrowTo(fits) // at most one of the two is about the part, so they can be joined
+	fitting.Remarks = request.Remarks{}
+	requests.NarrowTo(fitting) // at most one of the two is about the part, so they can be joined
 	return true
 }
 

@@ -117,8 +117,8 @@ func (imp *ingressImport) noteUnlistedPaths() {
 	}
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			// The Ingress may have the rest of the host by a wider one: see exemptCounted.
-			isWider := func(of hostPath) bool { return p.hasNarrowerHost(of.host) && hasUnlisted(of) }
+			// The Ingress may have the rest of the host by a wider one: see exemptOtherGroup.
+			isWider := func(of hostPath) bool { return p.isBelowHost(of.host) && hasUnlisted(of) }
 			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isWider) {
 				imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
 					"Ingress of their host. Here they have no limit")
@@ -173,12 +173,12 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection) {
 	s = requestsTo(g.hosts, g.paths...)
 	for _, p := range ing.paths {
-		g.exemptCounted(&s, p)
+		g.exemptOtherGroup(&s, p)
 	}
 	for _, other := range all {
 		if other != ing && !other.isCanary {
 			for _, p := range other.paths {
-				g.exemptTaken(&s, p)
+				g.exemptOtherIngress(&s, p)
 			}
 		}
 	}
@@ -198,32 +198,32 @@ const (
 // relationTo is the relation of a path to the group.
 func (g *hostGroup) relationTo(p hostPath) relation {
 	switch {
-	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.hasEqualPath):
+	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.tiesWith):
 		return equalPath
-	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.hasLongerPath):
+	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.winsOver):
 		return longerPath
-	case !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.hasNarrowerHost):
+	case !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.isBelowHost):
 		return narrowerHost
 	}
 	return apart
 }
 
-// exemptCounted exempts the requests of the group that another group of the same Ingress counts too, as that has a
+// exemptOtherGroup exempts the requests of the group that another group of the same Ingress counts too, as that has a
 // narrower host. Both have one counter, and a request counts once. An example is an Ingress of *.example / and
 // a.example /api:
 //
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
-func (g *hostGroup) exemptCounted(s *request.Selection, beside hostPath) {
+func (g *hostGroup) exemptOtherGroup(s *request.Selection, beside hostPath) {
 	meets := func(path writtenPath) bool { return !beside.path.Apart(path.Pattern) }
 	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
 		return
 	}
 	counted := requestsTo([]string{beside.host}, beside.path)
-	g.exemptHost(s, counted, beside.host, "another rule of the Ingress has")
+	g.exemptToHost(s, counted, beside.host, "another rule of the Ingress has")
 }
 
-// exemptTaken exempts the requests of the group that a path of another Ingress takes:
+// exemptOtherIngress exempts the requests of the group that a path of another Ingress takes:
 //
 //	its relation                            the exemption
 //	longerPath, in a group of one host      the path
@@ -233,16 +233,16 @@ func (g *hostGroup) exemptCounted(s *request.Selection, beside hostPath) {
 //
 // Where the group wins some of these back by a path that is longer still, no match says what is left. An example is a
 // group of / and /api/v1 beside another Ingress of /api.
-func (g *hostGroup) exemptTaken(s *request.Selection, other hostPath) {
+func (g *hostGroup) exemptOtherIngress(s *request.Selection, other hostPath) {
 	const by = "another Ingress takes"
-	winsBack := func(path writtenPath) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
+	winsBack := func(path writtenPath) bool { return path.winsOver(other.path) }
 	switch g.relationTo(other) {
 	case apart:
 	case equalPath:
 		s.CannotMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives each request " +
 			"to one of the two")
 	case narrowerHost:
-		g.exemptHost(s, requestsTo([]string{other.host}, anyPath), other.host, by)
+		g.exemptToHost(s, requestsTo([]string{other.host}, anyPath), other.host, by)
 	case longerPath:
 		switch {
 		case slices.ContainsFunc(g.paths, winsBack):
@@ -250,14 +250,14 @@ func (g *hostGroup) exemptTaken(s *request.Selection, other hostPath) {
 		case len(g.hosts) == 1:
 			exemptOnce(s, requestsTo(nil, other.path))
 		default:
-			g.exemptHost(s, requestsTo([]string{other.host}, other.path), other.host, by)
+			g.exemptToHost(s, requestsTo([]string{other.host}, other.path), other.host, by)
 		}
 	}
 }
 
-// exemptHost exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
+// exemptToHost exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
 // that too, so no match says what is left.
-func (g *hostGroup) exemptHost(s *request.Selection, taken request.Selection, host, by string) {
+func (g *hostGroup) exemptToHost(s *request.Selection, taken request.Selection, host, by string) {
 	if g.hasHostBelow(host) {
 		s.CannotMatch(by + " some of those to " + host)
 		return
@@ -292,24 +292,24 @@ func requestsTo(hosts []string, paths ...writtenPath) (s request.Selection) {
 	return s
 }
 
-// hasNarrowerHost reports whether the host is one of another, wider one.
-func (p hostPath) hasNarrowerHost(wider string) bool {
+// isBelowHost reports whether the host is one of another, wider one.
+func (p hostPath) isBelowHost(wider string) bool {
 	return p.host != allOthers && (wider == allOthers || request.IsHostBelow(p.host, wider))
 }
 
-// hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
-func (p hostPath) hasLongerPath(other writtenPath) bool {
-	return p.path.isLonger(other) && !other.Apart(p.path.Pattern)
+// winsOver reports whether nginx takes the path before another one that fits some of the same requests.
+func (p writtenPath) winsOver(other writtenPath) bool {
+	return p.isLongerThan(other) && !other.Apart(p.Pattern)
 }
 
-// hasEqualPath reports whether nginx may take either of the path and another one for some requests.
-func (p hostPath) hasEqualPath(other writtenPath) bool {
-	return !p.path.isLonger(other) && !other.isLonger(p.path) && !other.Apart(p.path.Pattern)
+// tiesWith reports whether nginx may take either of the path and another one for some requests.
+func (p writtenPath) tiesWith(other writtenPath) bool {
+	return !p.isLongerThan(other) && !other.isLongerThan(p) && !other.Apart(p.Pattern)
 }
 
-// isLonger reports whether nginx takes the location of a path before that of another one: the longer one, or the exact
-// one of two with one text. ingress-nginx sorts locations with expressions by the length of their texts too.
-func (p writtenPath) isLonger(other writtenPath) bool {
+// isLongerThan reports whether nginx takes the location of a path before that of another one: the longer one, or the
+// exact one of two with one text. ingress-nginx sorts locations with expressions by the length of their texts too.
+func (p writtenPath) isLongerThan(other writtenPath) bool {
 	isSame := p.length == other.length
 	return p.length > other.length || isSame && p.Kind() == request.Exactly && other.Kind() != request.Exactly
 }

@@ -40,7 +40,9 @@ func (n *reader) readLocations(
 		if answersItself(l.block) {
 			limits = withoutLimits(limits)
 		}
-		scopes = append(scopes, &scope{label: l.label, limits: limits, fits: l.fits(besideRegex, holes), inner: inner})
+		scopes = append(scopes, &scope{
+			label: l.label, limits: limits, selection: l.selection(besideRegex, holes), inner: inner,
+		})
 	}
 	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 	return scopes
@@ -117,9 +119,10 @@ func holesIn(list []*location) (holes []hole) {
 	return holes
 }
 
-// fits are the requests that nginx gives to the location if no other one wins. No match has those of an expression
-// which nginx tries before the expressions of locations around it, or which holds in a hole. One hole is enough.
-func (l *location) fits(besideRegex bool, holes []hole) request.Selection {
+// selection is for the requests that nginx gives to the location if no other one wins. No match has those of an
+// expression which nginx tries before the expressions of locations around it, or which holds in a hole. One hole is
+// enough.
+func (l *location) selection(besideRegex bool, holes []hole) request.Selection {
 	s := l.requests
 	if !l.isRegex() {
 		return s

@@ -15,11 +15,11 @@ import (
 //
 // A scope is made with what is in it. Its winners are set when those beside it are there: see chooseBeside.
 type scope struct {
-	label   string              // for messages
-	limits  map[module]limitSet // its own and those that it inherits; none if it answers by itself
-	fits    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
-	inner   []*scope            // those in it, to which nginx gives the requests that fit them
-	winners []*scope            // those beside it that nginx prefers for the requests that fit both
+	label     string              // for messages
+	limits    map[module]limitSet // its own and those that it inherits; none if it answers by itself
+	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
+	inner     []*scope            // those in it, to which nginx gives the requests that fit them
+	winners   []*scope            // those beside it that nginx prefers for the requests that fit both
 }
 
 // chooseBeside sets the winners of scopes beside each other. WinsOver says of two of them, by their indexes, whether
@@ -145,10 +145,10 @@ func (s *scope) plans(m module, outer request.Selection) (list []plan) {
 	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
 		return nil // nginx gives it no request
 	}
-	fits := s.fits
-	exemptScopes(&fits, s.winners)
+	won := s.selection
+	exemptScopes(&won, s.winners)
 	all := outer
-	all.NarrowTo(fits)
+	all.NarrowTo(won)
 	inner := s.withOwnRules(m)
 	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
 		rest := all
@@ -191,15 +191,15 @@ func (s *scope) hasOnly(m module, limits limitSet) bool {
 
 // isWhole reports whether every request of the outer scope fits, so the outer scope keeps none. A location / is so, and
 // none of the example.
-func (s *scope) isWhole() bool { return s.fits.IsEverything() }
+func (s *scope) isWhole() bool { return s.selection.IsEverything() }
 
 // exemptScopes exempts the requests that fit some scopes, none of which isWhole.
 func exemptScopes(s *request.Selection, scopes []*scope) {
-	fits := make([]request.Selection, len(scopes))
+	selections := make([]request.Selection, len(scopes))
 	for i, c := range scopes {
-		fits[i] = c.fits
+		selections[i] = c.selection
 	}
-	s.ExemptSelected(fits, func(i int, why request.Reason) request.Reason {
+	s.ExemptSelected(selections, func(i int, why request.Reason) request.Reason {
 		return request.Reason("It should leave out the requests of the "+scopes[i].label+". ") + why
 	})
 }

@@ -101,7 +101,7 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	require.Equal(t, "location ~ x$", scopes[0].label)
 	require.Equal(t, []request.Reason{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
-	}, scopes[0].fits.WhyOff())
+	}, scopes[0].selection.WhyOff())
 }
 
 // No request comes to an expression beside a location ^~ / without a longer one: nginx does not try it.

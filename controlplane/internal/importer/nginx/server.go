@@ -38,24 +38,24 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 	}
 	list := n.byHosts(servers)
 	for i, h := range list {
-		fits := h.fits(slices.Concat(list[:i], list[i+1:]))
-		scopes = append(scopes, n.readServerBlock(h.server.label, h.server.block, around, fits))
+		selection := h.selection(slices.Concat(list[:i], list[i+1:]))
+		scopes = append(scopes, n.readServerBlock(h.server.label, h.server.block, around, selection))
 	}
 	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 	return scopes
 }
 
-// readServerBlock is the scope of what is in a server, which is for the requests that fit. One that answers by itself
-// does so before nginx looks for a location: the import reads its locations only to say what is wrong in them.
+// readServerBlock is the scope of what is in a server, which is for the requests of a selection. One that answers by
+// itself does so before nginx looks for a location: the import reads its locations only to say what is wrong in them.
 func (n *reader) readServerBlock(
-	label string, block []*nginxconf.Directive, around map[module]limitSet, fits request.Selection,
+	label string, block []*nginxconf.Directive, around map[module]limitSet, selection request.Selection,
 ) *scope {
 	limits := n.readLimits(block, around)
 	inner := n.readLocations(block, limits, false)
 	if answersItself(block) {
-		return &scope{label: label, limits: withoutLimits(limits), fits: fits}
+		return &scope{label: label, limits: withoutLimits(limits), selection: selection}
 	}
-	return &scope{label: label, limits: limits, fits: fits, inner: inner}
+	return &scope{label: label, limits: limits, selection: selection, inner: inner}
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
@@ -193,9 +193,9 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 	return names
 }
 
-// fits are the requests to the hosts. No match has them if a policy has no such name, or if other hosts take requests
-// from these hosts, and these take requests from the others.
-func (h hosts) fits(beside []hosts) (s request.Selection) {
+// selection is for the requests to the hosts. No match has them if a policy has no such name, or if other hosts take
+// requests from these hosts, and these take requests from the others.
+func (h hosts) selection(beside []hosts) (s request.Selection) {
 	if !h.areRest() {
 		s = request.ToHosts(h.names, func(i int) string {
 			return "a policy has hosts such as a.example and *.a.example, not " + h.names[i]

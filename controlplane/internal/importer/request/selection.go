@@ -120,10 +120,10 @@ func (s *Selection) NarrowTo(other Selection) {
 
 // ExemptFitting exempts the requests whose value fits one of the patterns.
 func (s *Selection) ExemptFitting(v Value, patterns ...Pattern) {
-	fits := v.Fitting(patterns...)
-	s.AddAll(fits.Remarks)
-	if !fits.IsOff() {
-		s.ExemptMatches(fits.match)
+	fitting := v.Fitting(patterns...)
+	s.AddAll(fitting.Remarks)
+	if !fitting.IsOff() {
+		s.ExemptMatches(fitting.match)
 	}
 }
 
