@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no request waits for
@@ -41,9 +42,9 @@ type ask struct {
 
 // What an ask wants of one key.
 const (
-	wantsUnits     = iota // for requests at any cost
-	wantsThatCost         // units for requests at one cost
-	wantsStandings        // it is a look
+	wantsUnits     byte = iota // for requests at any cost
+	wantsThatCost              // units for requests at one cost
+	wantsStandings             // it is a look
 )
 
 // appendWant appends what the parts want, in as many bytes for each. If a rule counts denied requests, that says the
@@ -51,7 +52,7 @@ const (
 func appendWant(b []byte, parts []lease.Part) []byte {
 	for i := range parts {
 		p := &parts[i]
-		what, cost := byte(wantsUnits), uint32(0)
+		what, cost := wantsUnits, uint32(0)
 		switch {
 		case p.Wire.Inspect:
 			what = wantsStandings
@@ -142,7 +143,8 @@ func (as *askList) join(req *Waiter, parts []lease.Part) {
 }
 
 // askForNobody queues an ask for which no request waits, a refill or a report, unless one for the same units is queued.
-// It is sent first: its key is in use, and first requests of other keys must not delay it.
+// It is sent first, before those that came earlier: its key is in use, and first requests of other keys must not delay
+// it.
 func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
 		copy(as.queue[1:], as.queue)
@@ -168,7 +170,8 @@ func (as *askList) enqueue(a *ask) {
 	as.queue, as.queued[a.want] = append(as.queue, a), a
 }
 
-// leave has the request wait for its asks no longer. An ask for which no request waits leaves the queue.
+// leave has the request wait for its asks no longer. An ask for which no request waits leaves the queue, also a refill
+// that others have left: lease/uncharged.go says what becomes of its Spent.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.awaits {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
@@ -245,6 +248,10 @@ func (as *askList) requeueAll() {
 
 // lateNs is after which time the result of an ask counts no longer.
 const lateNs = 10_000_000_000
+
+// An ask is late before it is dropped, so that its accounts are reported again: this is negative, and does not compile,
+// if a timeout could be longer.
+const _ = uint64(lateNs - policy.MaxTimeoutNs)
 
 // askLateAgain makes asks late that have no result after the timeout: their units may be asked for again, and their
 // accounts are reported again. It drops an ask after lateNs.

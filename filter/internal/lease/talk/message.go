@@ -24,7 +24,7 @@ func (c *Client) Flush(now int64) {
 		return
 	}
 	if !c.send(&c.outMessage, now) {
-		return // the packed asks are still in the queue
+		return // the packed asks are still in the queue, and StreamEnded has undone their reports
 	}
 	c.worker.Returns.Sent(len(c.outMessage.Returns))
 	c.asks.markSent(packed, left)
@@ -59,7 +59,8 @@ func (c *Client) queueReports(now int64) {
 }
 
 // A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
-// queued: those for which no request waits, which are refills and reports, before those of requests.
+// queued: those for which no request waits, which are refills and reports, before those of requests, and the newest of
+// them first.
 
 // What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.
@@ -133,7 +134,8 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 }
 
 // stampAndPack gives the ask its number, instant, stream and reports, and puts it into the message with the definitions
-// that the stream has not had.
+// that the stream has not had. It is still queued: once the message is sent, markSent takes it from there. If it cannot
+// be sent, StreamEnded has the reports made anew, and the next stamp replaces this one.
 func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
