@@ -16,7 +16,7 @@ func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Tr
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	mayGive := p.Reporter.End(grant, trip.CameNs) // before the account counts what is given of the grant
+	mayGive := p.Reporter.End(grant, trip.CameNs) // before give: the account takes over what is granted, then gives it
 	h := newHandout(p, grant, trip, !mayGive)
 	for _, w := range waiters {
 		h.give(w.Needs())

@@ -119,7 +119,8 @@ func (k *leaseKeeper) takeBack(units uint32) {
 //	fails        is the rest  here, and in the lease if some   as before  has them go back, or if some were put watches
 //	             still        were put there before                       these: the others are lost
 //
-// If it fails, because of the proxy's store, what the service has said of the key is lost, too.
+// A rest that may be kept is put, as long as the grant has its place: also if its units there are spent by now. If the
+// change fails, because of the proxy's store, what the service has said of the key is lost, too.
 func (k *leaseKeeper) changeLease(answer *handout) {
 	clock := k.at.source.worker.clock
 	for c := k.at.change(clock.Now(), clock.Monotonic()); c.read(); {
