@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +202,39 @@ func TestNotingAProcessTakesNoLongerThanASwap(t *testing.T) {
 	b.store.Store = stuck{b.memory}
 	s.NoteProcesses()
 	require.EqualValues(t, 1, s.metrics.storeErrors.Load())
+}
+
+// TestProcessesAreNotedSeveralAtOnce: else a thousand take longer than LiveFor, and those noted first no longer count.
+func TestProcessesAreNotedSeveralAtOnce(t *testing.T) {
+	const processes = 8
+	b := newRig(t)
+	for number := range uint64(processes) {
+		st, err := b.service.Open(Peer{}, func() {})
+		require.NoError(t, err)
+		require.NoError(t, st.Receive((&quota.Asks{Domain: "d", Process: number + 1}).Append(nil)))
+	}
+	b.clock.advance(0)
+	var begun atomic.Int32
+	allBegun := make(chan struct{})
+	b.store.late = func() {
+		if begun.Add(1) == processes {
+			close(allBegun)
+		}
+		select {
+		case <-allBegun:
+		case <-t.Context().Done():
+		}
+	}
+	noted := make(chan struct{})
+	go func() {
+		b.service.NoteProcesses()
+		close(noted)
+	}()
+	select {
+	case <-noted:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "one waits for the other")
+	}
 }
 
 // While nobody asks, heartbeats tell whether the store answers. One that is answered

@@ -8,6 +8,8 @@ import (
 	"math"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
@@ -149,7 +151,10 @@ func (s *Service) Heartbeat() {
 	}
 }
 
-// NoteProcesses notes in the store which processes have streams, one after the other.
+// notedAtOnce is how many processes are noted at once: all of a large fleet within LiveFor, also if the store is slow.
+const notedAtOnce = 16
+
+// NoteProcesses notes in the store which processes have streams.
 func (s *Service) NoteProcesses() {
 	type process struct {
 		domain *domain
@@ -163,14 +168,20 @@ func (s *Service) NoteProcesses() {
 		}
 	}
 	s.mu.Unlock()
+	var notes errgroup.Group
+	notes.SetLimit(notedAtOnce)
 	for p := range alive {
-		s.noteAlive(p.domain, p.number)
+		notes.Go(func() error {
+			s.noteAlive(p.domain, p.number)
+			return nil
+		})
 	}
+	_ = notes.Wait() // each error is counted and logged where it occurs
 }
 
 // noteAlive notes in the store that a process is alive.
 func (s *Service) noteAlive(d *domain, process uint64) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout) // there are more processes to note within LiveFor
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	defer cancel()
 	n, err := s.o.Store.Live(ctx, d.name, process)
 	if err != nil {
