@@ -34,12 +34,13 @@ type sender struct {
 //	for a route                                             alone             joins
 //	where the filter does not work: configFor is nil        none              no
 //	that answers by itself                                  none              no
+//	whose configuration is for another domain               none              no
 //	whose configuration for the filter has rate_limits      these             no
 //	others, if the filter's own configuration has           none              yes, by the filter's
 //	others                                                  the route's own   if addsHost, by the host's
 //
 // The local filter sends by the rate_limits of the configuration by which it works, if that has any: see
-// descriptorsFor. It has choices for the routes of all other configurations, so the third and the fourth row are not
+// descriptorsFor. It has choices for the routes of all other configurations, so the three rows in the middle are not
 // for it.
 type choice struct {
 	alone []rateLimit // for this route by itself
@@ -101,7 +102,7 @@ func (r *reader) sentBy(f sender, hosts []*virtualHost) (list []rateLimitsFor) {
 	return list
 }
 
-// joinedBy are the routes of a host for which the filter sends by one list.
+// joinedBy are the routes of a host for which the filter sends by one list: those whose choice joins.
 func (f *sender) joinedBy(h *virtualHost) (list []*hostRoute) {
 	for _, route := range h.routes {
 		if f.choices[route].joins {

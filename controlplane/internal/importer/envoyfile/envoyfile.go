@@ -99,7 +99,7 @@ type patchedListener struct {
 	hosts []*policy.Node // in their order, each with what is merged into it
 }
 
-// patched is the listener that the patches of EnvoyFilters make.
+// patched is the listener that the patches of EnvoyFilters make. The paths of places start at it: no file has it.
 func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	l := &patchedListener{Findings: to, root: source.Wrap("http_filters", source.NewList())}
 	for _, e := range envoyFilters {
@@ -110,7 +110,7 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 		}
 	}
 	for i, h := range l.hosts {
-		if len(source.ItemsOf(h, "routes")) == 0 {
+		if len(source.ItemsOf(h, "routes")) == 0 { // one stands for those of the host, which no patch has
 			l.hosts[i] = merged(h, hostWithRoute(withMatch(source.NewObject(), everyRequest())))
 		}
 	}
