@@ -176,6 +176,13 @@ func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wa
 	return read
 }
 
+// A lease is written in two ways:
+//
+//	as Check has read it  takeLease, takeShare and claimUncharged. If another worker has written it meanwhile, Take
+//	                      returns Mismatch, and the request is checked again. claimUncharged leaves what it would
+//	                      claim to a later ask
+//	read anew             refundLease, leaseKeeper.changeLease and watchedGrant.collect, by a leaseChange
+
 // leaseAt is where the lease of one key lies, also when there is no request of the key any more.
 type leaseAt struct {
 	source *Source
