@@ -6,18 +6,18 @@ package usage
 //
 // This is how it reads {"usage":{"prompt_tokens":5}}, where a chunk may end at any byte:
 //
-//	{                 readMark → readValue → open: into the object, at the root
-//	"usage"           readMark → beginName, readName → beginField: its value is at .usage
-//	:{                readMark → readValue → open: into the object, at .usage
+//	{                 readPunctuation → readValue → open: into the object, at the root
+//	"usage"           readPunctuation → beginName, readName → beginField: its value is at .usage
+//	:{                readPunctuation → readValue → open: into the object, at .usage
 //	"prompt_tokens"   the same as for "usage": its value is at .usage.prompt_tokens, a row's
-//	:5                readMark → readValue, readWord: number becomes 5
-//	}                 ends the word: takeCount gives the row its number; readMark → close
-//	}                 readMark → close: the document has ended
+//	:5                readPunctuation → readValue, readWord: number becomes 5
+//	}                 ends the word: take gives the row its number; readPunctuation → close
+//	}                 readPunctuation → close: the document has ended
 type document struct {
 	tally
-	events *wrappedEvents // nil = this document wraps no events
-	goesOn bool           // another object may follow on a line of its own
-	isMany bool           // another object has followed
+	wrapped *wrappedEvents // nil = this document wraps no events
+	goesOn  bool           // another object may follow on a line of its own
+	isMany  bool           // another object has followed
 
 	// Where the reader is:
 	state        state
@@ -72,10 +72,11 @@ type kept uint8
 const (
 	keptNone kept = iota
 	keptName
-	keptEvents // in base64
+	keptWrapped // in base64
 	keptModel
 )
 
+// state is where the reader is. Its methods depend on the order of these.
 type state uint8
 
 const (
@@ -111,8 +112,8 @@ func (d *document) start() {
 	d.state, d.depth = wantsValue, 0
 	d.root, d.writtenDepth = 0, 0
 	d.begin(theRoot, kindOther)
-	if d.events != nil {
-		d.events.json.beginEvent()
+	if d.wrapped != nil {
+		d.wrapped.json.beginEvent()
 	}
 }
 
@@ -132,8 +133,8 @@ func (d *document) finish() {
 // doubt takes back the certainty of what the present event said, and of what the event in it did.
 func (d *document) doubt() {
 	d.tally.doubt()
-	if d.events != nil {
-		d.events.json.doubt()
+	if d.wrapped != nil {
+		d.wrapped.json.doubt()
 	}
 }
 
@@ -147,7 +148,7 @@ func (d *document) write(p []byte) {
 	for n := 0; n < len(p); {
 		switch {
 		case d.state.isBetween():
-			n += d.readMark(p[n])
+			n += d.readPunctuation(p[n])
 		case d.state.isInQuotes() && d.keeps == keptName:
 			n += d.readName(p[n:])
 		case d.state.isInQuotes():
@@ -160,15 +161,15 @@ func (d *document) write(p []byte) {
 	}
 }
 
-// readMark reads a byte outside names, strings and words. It returns 1, or 0 if it leaves the byte
+// readPunctuation reads a byte outside names, strings and words. It returns 1, or 0 if it leaves the byte
 // to others, as readWord reads the first byte of a word.
-func (d *document) readMark(c byte) int {
+func (d *document) readPunctuation(c byte) int {
 	state := d.state // as it is before the byte
 	if isSpace(c) {
 		d.passSpace(c)
 		return 1
 	}
-	if d.writtenDepth > 0 && (!state.mayBeginValue() || !isWord[c]) {
+	if d.writtenDepth > 0 && (!state.mayBeginValue() || !isWord[c]) { // readWord counts a word's first byte
 		d.addText(kindWritten, 1)
 	}
 	switch {
@@ -205,7 +206,7 @@ func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\
 func (d *document) readValue(c byte) int {
 	switch {
 	case c == '{' || c == '[':
-		d.takeCount(noCount)
+		d.take(noCount)
 		d.open(c)
 	case d.depth == 0:
 		d.fail()
@@ -224,8 +225,9 @@ func (d *document) readValue(c byte) int {
 	return 1
 }
 
-// takeCount counts the value if it is a row's. n may be noCount.
-func (d *document) takeCount(n int64) {
+// take takes a value for what the tables have at its place: n, which may be noCount, as a row's count, and any
+// value as the number of an event.
+func (d *document) take(n int64) {
 	if d.row != nil {
 		d.count(d.row, n)
 		d.row = nil
@@ -250,11 +252,11 @@ func (d *document) open(c byte) {
 		if d.depth == 0 {
 			level, d.root = theRoot, 1 // the paths of its items begin at the root
 		}
-		in |= array
+		in |= array // of the same kind: strings of a label's array are labels
 	case at.object != kindNone:
 		in = container(at.object)
 	case d.kind == kindLabel:
-		in = container(kindOther)
+		in = container(kindOther) // the names in it tell what its strings are
 	}
 	if c == '{' && d.depth == d.root {
 		d.beginEvent()
@@ -328,9 +330,9 @@ func (d *document) beginField(p []byte) {
 		return
 	}
 	at := &theTree.places[d.node]
-	d.isKnown = d.isKnown || at.mark != namesModel // which others than these APIs have, too
+	d.isOfAPI = d.isOfAPI || at.mark != namesModel // which others than these APIs have, too
 	d.row, d.mark = at.row, at.mark
-	if k := at.kind; k != kindNone && (k != kindWrapped || d.events != nil) {
+	if k := at.kind; k != kindNone && (k != kindWrapped || d.wrapped != nil) {
 		d.kind = k
 	}
 }

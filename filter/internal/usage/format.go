@@ -27,9 +27,9 @@ func formatOf(contentType string) format {
 	return unknownFormat
 }
 
-// start is the beginning of an answer. It shows the format if the content type does not, or is
+// opening is the beginning of an answer. It shows the format if the content type does not, or is
 // wrong: servers send streams as JSON, and errors as streams.
-type start struct {
+type opening struct {
 	kept   [6]byte // may be part of a field's name or of a byte order mark
 	size   int     // of kept
 	isOver bool
@@ -43,19 +43,19 @@ const byteOrderMark = "\xef\xbb\xbf"
 var fieldNames = [...]string{dataField, "event:", "id:", "retry:", ":"}
 
 // read reads until the format is known or certainly unknown, and returns the rest of the chunk.
-func (s *start) read(p []byte) (rest []byte, isOver bool) {
+func (o *opening) read(p []byte) (rest []byte, isOver bool) {
 	for i, c := range p {
-		if s.size == 0 && isSpace(c) {
+		if o.size == 0 && isSpace(c) {
 			continue
 		}
-		if s.size == 0 && (c == '{' || c == '[') {
-			s.isOver, s.told = true, oneJSON
+		if o.size == 0 && (c == '{' || c == '[') {
+			o.isOver, o.told = true, oneJSON
 			return p[i:], true
 		}
-		s.kept[s.size] = c
-		s.size++
-		s.isOver = s.isDecided()
-		if s.isOver {
+		o.kept[o.size] = c
+		o.size++
+		o.isOver = o.isDecided()
+		if o.isOver {
 			return p[i+1:], true
 		}
 	}
@@ -63,11 +63,11 @@ func (s *start) read(p []byte) (rest []byte, isOver bool) {
 }
 
 // isDecided sets the format if the bytes show it, and reports whether more bytes could not.
-func (s *start) isDecided() bool {
-	begun := s.kept[:s.size]
+func (o *opening) isDecided() bool {
+	begun := o.kept[:o.size]
 	if begins(byteOrderMark, begun) {
 		if len(begun) == len(byteOrderMark) {
-			s.size = 0
+			o.size = 0
 		}
 		return false
 	}
@@ -75,7 +75,7 @@ func (s *start) isDecided() bool {
 		if begins(name, begun) {
 			isWhole := len(begun) == len(name)
 			if isWhole {
-				s.told = serverSentEvents
+				o.told = serverSentEvents
 			}
 			return isWhole
 		}
@@ -93,9 +93,9 @@ func begins(text string, p []byte) bool {
 }
 
 // formatOf returns the format of an answer whose content type declares one.
-func (s *start) formatOf(declared format) format {
-	if s.told == unknownFormat || s.told == oneJSON && declared == jsonLines {
+func (o *opening) formatOf(declared format) format {
+	if o.told == unknownFormat || o.told == oneJSON && declared == jsonLines {
 		return declared
 	}
-	return s.told
+	return o.told
 }

@@ -11,7 +11,7 @@ import (
 type frames struct {
 	at         int // in the frame
 	end        int // of its document
-	afterNames int // where its document begins
+	documentAt int // where its document begins
 	checksum   uint32
 	fixed      [preludeSize]byte // its prelude, later its last checksum
 }
@@ -40,7 +40,7 @@ func (f *frames) write(p []byte, d *document) bool {
 		case f.at < f.end:
 			n = min(len(p), f.end-f.at)
 			f.checksum = crc32.Update(f.checksum, crc32.IEEETable, p[:n])
-			d.write(p[min(n, max(0, f.afterNames-f.at)):n])
+			d.write(p[min(n, max(0, f.documentAt-f.at)):n])
 		default:
 			n = copy(f.fixed[f.at-f.end:checksumSize], p)
 		}
@@ -66,7 +66,7 @@ func (f *frames) begin() bool {
 		return false
 	}
 	f.checksum = crc32.Update(f.checksum, crc32.IEEETable, f.fixed[8:])
-	f.afterNames = preludeSize + int(headers) // fits: maxHeaders
+	f.documentAt = preludeSize + int(headers) // fits: maxHeaders
 	f.end = int(all) - checksumSize           // fits: with maxPayload
 	return true
 }

@@ -18,7 +18,7 @@ import (
 type model struct {
 	counts     map[api]map[part]int64 // -1: the last value is no count
 	isNumbered bool
-	isKnown    bool // a name at the root begins a path of the tables
+	isOfAPI    bool // a name at the root begins a path of the tables
 	isExact    bool // text has no escapes that encoding/json replaces
 	isPlain    bool // no model's name has characters that a reader of names leaves out
 	hasSpoken  bool
@@ -180,7 +180,7 @@ func (m *model) readAll(d *json.Decoder, open json.Delim, path string, k kind, i
 		name, _ := d.Token()
 		m.isExact = m.isExact && !strings.ContainsRune(name.(string), utf8.RuneError)
 		if path == "" {
-			m.isKnown = m.isKnown || isOfTables(name.(string))
+			m.isOfAPI = m.isOfAPI || isOfTables(name.(string))
 		}
 		if isWritten {
 			m.addText(kindWritten, len(name.(string))+len(`"":`))
@@ -229,7 +229,7 @@ func (m *model) sum(base part, others ...part) (int64, bool) {
 
 // check compares what a document said with what the model read.
 func (m *model) check(t *testing.T, u Usage, body string) {
-	require.Equal(t, !m.isKnown, u.Failure == Foreign, body)
+	require.Equal(t, !m.isOfAPI, u.Failure == Foreign, body)
 	events, text := m.events, max(m.text, m.repeated)
 	if m.repeated > 0 {
 		events = max(events, 1)

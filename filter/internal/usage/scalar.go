@@ -5,22 +5,22 @@ import (
 	"math/bits"
 )
 
-// A word is eight bytes of text. A test marks bytes by their highest bits. Only the lowest mark is
+// Text is tested eight bytes at a time. A test flags bytes by their highest bits. Only the lowest flag is
 // certain: https://graphics.stanford.edu/~seander/bithacks.html#ZeroInWord
 const (
 	ones  = 0x0101010101010101
 	highs = ones << 7
 )
 
-// ends marks quotes, backslashes and control characters. The bits of flip turn a quote into a
+// ends flags quotes, backslashes and control characters. The bits of flip turn a quote into a
 // space, the lowest character that is not a control character.
-func ends(w uint64) uint64 {
+func ends(x uint64) uint64 {
 	const flip = ones * ('"' ^ ' ')
-	return (((w ^ flip) - ones*(' '+1)) | ((w ^ ones*'\\') - ones)) & highs &^ w
+	return (((x ^ flip) - ones*(' '+1)) | ((x ^ ones*'\\') - ones)) & highs &^ x
 }
 
-// controls marks control characters.
-func controls(w uint64) uint64 { return (w - ones*' ') & highs &^ w }
+// controls flags control characters.
+func controls(x uint64) uint64 { return (x - ones*' ') & highs &^ x }
 
 // run returns how many bytes come before the first quote, backslash or control character.
 func run(p []byte) (n int) {
@@ -32,8 +32,8 @@ func run(p []byte) (n int) {
 		}
 	}
 	for ; n+8 <= len(p); n += 8 {
-		if marks := ends(binary.LittleEndian.Uint64(p[n:])); marks != 0 {
-			return n + bits.TrailingZeros64(marks)/8
+		if flags := ends(binary.LittleEndian.Uint64(p[n:])); flags != 0 {
+			return n + bits.TrailingZeros64(flags)/8
 		}
 	}
 	for ; n < len(p) && p[n] >= ' ' && p[n] != '"' && p[n] != '\\'; n++ {
@@ -54,10 +54,10 @@ func (d *document) beginString() {
 	if d.mark == namesModel && d.readsModel && !d.hasModel { // some servers have none in events without text
 		d.keeps, d.modelSize = keptModel, 0
 	}
-	d.takeCount(noCount)
+	d.take(noCount)
 	if d.kind == kindWrapped {
-		d.keeps = keptEvents
-		d.events.start()
+		d.keeps = keptWrapped
+		d.wrapped.start()
 	}
 }
 
@@ -118,7 +118,7 @@ func (d *document) keep(p []byte) {
 	case keptModel:
 		d.modelSize += copy(d.model[d.modelSize:], p)
 	default:
-		d.events.write(p)
+		d.wrapped.write(p)
 	}
 }
 
@@ -147,8 +147,8 @@ func (d *document) endString() {
 		return
 	case keptModel:
 		d.hasModel = d.modelSize > 0 && d.modelSize <= maxModel
-	case keptEvents:
-		d.events.json.finish()
+	case keptWrapped:
+		d.wrapped.json.finish()
 	default:
 	}
 	d.endValue()
@@ -226,7 +226,7 @@ func (d *document) readWord(p []byte) (n int) {
 		d.addText(kindWritten, n)
 	}
 	if n < len(p) {
-		d.takeCount(d.number)
+		d.take(d.number)
 		d.endValue()
 	}
 	return n

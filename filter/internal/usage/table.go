@@ -9,7 +9,8 @@ type row struct {
 }
 
 // api is a family of APIs that name their counts alike. In an answer that has
-// counts of several, the first of these goes before the others: see tally.sum.
+// counts of several, the first of these goes before the others: see tally.sum. Another one
+// has no bits in a tally.
 type api uint8
 
 const (
@@ -24,7 +25,7 @@ const (
 )
 
 // part is what a row counts. An API's input is the sum of its input parts, and likewise its
-// output. Reasoning that is included in the output has no row.
+// output. Reasoning that is included in the output has no row. Another part has no bits in a tally.
 type part uint8
 
 const (

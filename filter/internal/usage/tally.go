@@ -3,7 +3,8 @@ package usage
 // maxCount is the largest valid count: larger numbers are inexact in JSON.
 const maxCount = 1 << 53
 
-// A tally has a bit for each count, in 64 bits.
+// A tally has a bit for each part of each api. All but one of its 64 bits are in use: one more api or part
+// needs two numbers of 64 bits.
 var _ [64 - int(apis)*int(parts)]struct{}
 
 // tally adds up what the rows have found.
@@ -17,7 +18,7 @@ type tally struct {
 	spoken, other, again  int64 // text of this event; again is what repeats earlier events
 	repeated              int64 // the most text of an event that repeats others
 	isNumbered            bool  // the events have numbers, so all kinds but deltas repeat others
-	isKnown               bool  // the answer has something in a place where an API has it
+	isOfAPI               bool  // the answer has something in a place where an API has it
 	hasSpoken             bool  // it has text in such a place
 	namesOutput           bool  // it has the name of an output count, even if not a count
 }

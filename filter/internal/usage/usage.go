@@ -7,7 +7,7 @@
 // The way of a chunk, by files:
 //
 //	Scanner.Write      usage.go
-//	  start.read       format.go    reads the first bytes, until they show the format
+//	  opening.read     format.go    reads the first bytes, until they show the format
 //	  events.write     events.go    cuts lines and server-sent events into documents
 //	  frames.write     frames.go    the same for AWS' frames; one JSON needs neither
 //	  document.write   document.go  keeps where in the JSON the reader is
@@ -82,7 +82,7 @@ type Scanner struct {
 	format  format
 	failure Failure
 	bytes   int64
-	start   start
+	opening opening
 	events  events
 	frames  frames
 	json    document
@@ -98,8 +98,8 @@ func (s *Scanner) Reset(contentType, contentEncoding string) {
 		s.failure = Encoded
 	}
 	if s.format == awsFrames {
-		s.start.isOver = true
-		s.json.events = &s.wrapped
+		s.opening.isOver = true
+		s.json.wrapped = &s.wrapped
 	}
 	s.json.start()
 }
@@ -110,13 +110,13 @@ func (s *Scanner) ReadModel() { s.json.readsModel, s.wrapped.json.readsModel = t
 // Write reads the next chunk.
 func (s *Scanner) Write(chunk []byte) {
 	s.bytes += int64(len(chunk))
-	if !s.start.isOver && s.failure == None {
-		rest, ok := s.start.read(chunk)
+	if !s.opening.isOver && s.failure == None {
+		rest, ok := s.opening.read(chunk)
 		if !ok {
 			return
 		}
-		s.begin(s.start.formatOf(s.format))
-		s.read(s.start.kept[:s.start.size])
+		s.begin(s.opening.formatOf(s.format))
+		s.read(s.opening.kept[:s.opening.size])
 		chunk = rest
 	}
 	s.read(chunk)
@@ -165,9 +165,9 @@ func (s *Scanner) End() Usage {
 	switch {
 	case u.Failure != None:
 		u.giveUp()
-	case !s.start.isOver && s.format == unknownFormat:
+	case !s.opening.isOver && s.format == unknownFormat:
 		u.Failure = UnknownType
-	case !d.isKnown:
+	case !d.isOfAPI:
 		u.Failure = Foreign
 	}
 	return u
