@@ -28,7 +28,7 @@ type document struct {
 	writtenDepth int // the depth of the outermost object or array that the model wrote, 0 outside
 
 	// What is known of a value before its first byte:
-	node node
+	node node // of the value, or of the object in which its name comes first: beginField leads from one to the other
 	row  *row // nil = it is not a count
 	mark mark
 	kind kind // of its text
@@ -262,14 +262,15 @@ func (d *document) open(c byte) {
 		d.beginEvent()
 	}
 	d.depth++
-	if d.depth >= trackedDepth-1 {
-		level = 0
+	tracked := d.depth
+	if tracked >= trackedDepth-1 {
+		tracked, level = trackedDepth-1, 0
 	}
 	if d.kind == kindWritten && d.writtenDepth == 0 {
 		d.writtenDepth = d.depth
 		d.addText(kindWritten, 1)
 	}
-	d.inside[d.depth], d.levels[min(d.depth, trackedDepth-1)] = in, level
+	d.inside[d.depth], d.levels[tracked] = in, level
 	d.begin(level, in.kind())
 }
 

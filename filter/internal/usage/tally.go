@@ -113,15 +113,8 @@ func (t *tally) classify(u *Usage, by api) {
 	u.CacheWritten = min(certain(cacheWritten), u.Input-u.CacheRead)
 }
 
-// usage returns the sums of all counts. An answer in one piece is complete. The counts are read by what
-// servers are known to say:
-//
-//	text, and every count 0        servers that do not count: nothing is known
-//	text, and an output of 0       the same for the output alone
-//	an output without its end      Anthropic, which begins with the output so far: at least so much
-//	a total beyond its parts       OpenAI's and Gemini's likes: the rest is output, see addTotal
-//	no text, and no output         embeddings and rankings, of which some say the input alone, others
-//	                               only the total: the output is known to be 0
+// usage returns the sums of all counts. An answer in one piece is complete. What servers are known to say
+// decides, in this order, how the sums are read.
 func (t *tally) usage(inOnePiece bool) Usage {
 	u := Usage{TextEvents: t.textEvents, TextBytes: max(t.textBytes, t.repeated), IsBedrock: t.said&bedrockCounts != 0}
 	if t.repeated > 0 {
@@ -130,19 +123,23 @@ func (t *tally) usage(inOnePiece bool) Usage {
 	var by api
 	u.Input, by, u.InputKnown = t.sum(inputParts)
 	u.Output, _, u.OutputKnown = t.sum(outputParts)
-	t.classify(&u, by)
+	t.classify(&u, by) // what only a total tells of the input is in no class
 	all, _, allKnown := t.sum(1 << total)
+	// Text, and every count 0: servers that do not count.
 	if u.TextEvents > 0 && u.Input+u.Output+all == 0 {
 		u.InputKnown, u.OutputKnown = false, false
 		return u
 	}
+	// The same for the output alone.
 	if t.hasSpoken && u.Output == 0 {
 		u.OutputKnown = false
 	}
+	// Anthropic begins with the output so far: at least so much, if its end does not come.
 	if !u.OutputKnown {
 		begun, _, _ := t.sum(1 << begunOutput)
 		u.Output = max(u.Output, begun)
 	}
+	// Embeddings and rankings have no output. Some say the input alone, others only the total.
 	hasNoOutput := inOnePiece && !t.hasSpoken
 	if allKnown {
 		u.addTotal(all, hasNoOutput)
