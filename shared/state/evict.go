@@ -33,10 +33,10 @@ import (
 // A record ends in one of three ways, each of which frees its slot:
 //
 //	function     of which record                         what it has counted  the floor is rolled to
-//	evict        the one that uses least                 goes into the floor  nowOf the record
+//	evict        the one that uses least                 goes into the floor  its record.now
 //	evictSharer  of a key that may have held what has    goes into the floor  when the last of its units lapsed
 //	             lapsed in the floor
-//	drop         one that has expired, or of a key that  is forgotten         nowOf the record
+//	drop         one that has expired, or of a key that  is forgotten         its record.now
 //	             is reset
 //
 // Reset puts an empty record in place of the key's own, if the key would start from the floor (writeEmptyRecord).
@@ -113,6 +113,7 @@ func (p *presentPage) countsUntil(slot int) (end int64) {
 type record struct {
 	slot   int
 	asOf   int64  // as of when its usage stands: when it was written, or now if the clock was set back since
+	now    int64  // the present, or asOf if that is later: no usage is rolled back
 	lapsed lapses // of what it holds: countedIn charges it
 }
 
@@ -123,12 +124,8 @@ func (p *timedPage) recordIn(slot int, now int64) record {
 	if p.isAhead(asOf) {
 		asOf = now
 	}
-	return record{slot: slot, asOf: asOf}
+	return record{slot: slot, asOf: asOf, now: max(now, asOf)}
 }
-
-// nowOf returns the present of the record: Now, or as of when its usage stands if that is later, because no usage is
-// rolled back.
-func (p *presentPage) nowOf(r *record) int64 { return max(p.Now, r.asOf) }
 
 // counted is a usage, and as of when it stands.
 type counted struct {
@@ -177,8 +174,7 @@ func (e *Entry) Earliest() int64 {
 // floor from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
 func (p *presentPage) drop(slot int) {
-	r := p.recordIn(slot, p.Now)
-	p.rollFloor(p.nowOf(&r))
+	p.rollFloor(p.recordIn(slot, p.Now).now)
 	p.page.Clear(slot)
 }
 
@@ -204,7 +200,6 @@ func (p *presentPage) leastUsed() (least int) {
 // there.
 func (p *presentPage) useOf(slot int) limit.Fraction {
 	r := p.recordIn(slot, p.Now)
-	now := p.nowOf(&r)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range p.placement.columnOf {
 		if column == page.NoColumn {
@@ -214,12 +209,12 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
 			c := p.countedIn(&r, column) // r.lapsed is empty: what is held counts below
-			u = w.ByRule(c.usage, c.asOf, now)
+			u = w.ByRule(c.usage, c.asOf, r.now)
 		} else {
 			h := p.page.Holds(slot)
 			u.Used = h.Total()
 		}
-		if use := w.FractionUsed(&u, now); most.Less(use) {
+		if use := w.FractionUsed(&u, r.now); most.Less(use) {
 			most = use
 		}
 	}
@@ -232,7 +227,7 @@ func (p *presentPage) evict(slot int) {
 	if p.page.Layout.HasHolds() {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
-	p.addToFloor(&r, p.nowOf(&r))
+	p.addToFloor(&r, r.now)
 	p.page.Clear(slot)
 }
 
