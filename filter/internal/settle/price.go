@@ -40,7 +40,7 @@ func classes(u *usage.Usage, requestBytes func() int64) (t policy.Tokens) {
 		input, output = u.Estimate(requestBytes())
 	}
 	if u.Total > 0 {
-		output = min(max(output, u.Total-input), u.Total)
+		output = min(output, u.Total)
 		input = u.Total - output
 	}
 	t.Cached = min(u.CacheRead, input)

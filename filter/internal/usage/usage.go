@@ -61,7 +61,7 @@ const bytesPerToken = 4
 
 // Estimate returns the tokens. If the answer did not say them, it estimates them by the size of the
 // request and by the answer's text. Models send about one token an event. If an answer cannot be
-// read, all its bytes count as text, and both together are no less than a total that it said.
+// read, all its bytes count as text. Both together are no less than a total that the answer said.
 func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	input, output = u.Input, u.Output
 	if !u.InputKnown {
@@ -72,7 +72,7 @@ func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	case u.Failure != None:
 		output = max(output, u.Bytes/bytesPerToken, u.atLeast-input)
 	default:
-		output = max(output, u.TextEvents, u.TextBytes/bytesPerToken)
+		output = max(output, u.TextEvents, u.TextBytes/bytesPerToken, u.Total-input)
 	}
 	return input, output
 }

@@ -169,6 +169,11 @@ func TestTotalsFillMissingParts(t *testing.T) {
 		step.want.Bytes = int64(len(body))
 		require.Equal(t, step.want, scan(jsonType, body, 0), step.usage)
 	}
+	whole := Usage{Total: 2000, TextEvents: 1, TextBytes: 1}
+	for requestBytes, want := range map[int64][2]int64{0: {0, 2000}, 400: {100, 1900}, 8000: {2000, 1}} {
+		input, output := whole.Estimate(requestBytes)
+		require.Equal(t, want, [2]int64{input, output}, "a total alone is a floor of both together")
+	}
 	body := `[{"choices":[{"text":"x"}],"usage":{"total_tokens":2000}},{"a" 1}]`
 	u := scan(jsonType, body, 0)
 	require.Equal(t, Malformed, u.Failure)
