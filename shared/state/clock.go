@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// Which clock counts what. The first three are of the wall clock:
+// Which clock counts what. All but the last are of the wall clock:
 //
 //	name      what it is                            what is counted by it
 //	last      when the record or the floor was      what it has counted stands as of then

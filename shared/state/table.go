@@ -139,8 +139,8 @@ func (t *Table) Windows() []limit.Window { return t.def.Windows }
 //	             page after the other, without a key
 //	Entry        one key: its record, limits and usage
 //
-// A function takes the smallest that it needs. So a method of Entry is about its key, and one of presentPage about the
-// page, or the record in some slot of it. A Table's needs the store, or the definition, too.
+// A function takes the smallest that it needs. So a method of Entry is about its key, and one of a smaller type about
+// the page, or the record in some slot of it. A Table's needs the store, or the definition, too.
 
 // loadedPage is a page in a worker's memory.
 type loadedPage struct {
@@ -172,8 +172,8 @@ type timedPage struct {
 type presentPage struct {
 	timedPage
 
-	// Now is when the key is counted: never before the last write. Until it is set, the page is used as a timedPage: it
-	// would be that of the page before.
+	// Now is when the key is counted: never before the last write. Code that runs before it is set takes a timedPage,
+	// because Now is still that of the page before.
 	Now int64
 }
 
