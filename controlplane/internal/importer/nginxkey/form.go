@@ -73,8 +73,9 @@ func (v *Variables) Counted(key string) []Form {
 	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.Parts) == 0 && f.Text == "" })
 }
 
-// maxForms bounds the forms of a key, and maxMaps the maps that look each other up. maxLookups bounds the work: each of
-// ten maps may look the next one up many times, and have one form.
+// maxForms bounds the forms of a key. Each text and each map on the way to it keeps the bound, as each form has a match
+// of its own. maxMaps bounds the maps that look each other up. maxLookups bounds the work: each of ten maps may look
+// the next one up many times, and have one form.
 const (
 	maxForms   = 100
 	maxMaps    = 10
@@ -100,11 +101,11 @@ func (v *Variables) formsOf(text string, depth int) (forms []Form, why request.R
 		if why != "" {
 			return nil, why
 		}
-		forms = joinForms(forms, []Form{{Text: text[end:begin]}})
-		forms = joinForms(forms, more)
-		if len(forms) > maxForms {
+		if len(forms)*len(more) > maxForms { // before they are made: see maxForms
 			return nil, tooManyForms
 		}
+		forms = joinForms(forms, []Form{{Text: text[end:begin]}})
+		forms = joinForms(forms, more)
 		end = found[1]
 	}
 	return joinForms(forms, []Form{{Text: text[end:]}}), ""

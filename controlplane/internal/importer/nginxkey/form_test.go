@@ -94,3 +94,28 @@ func TestMapsThatLookUpTooMuch(t *testing.T) {
 		require.Equal(t, []request.Reason{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
 	}
 }
+
+// A key with too many forms is off before they are made: each has a match of its own, and a million would take
+// gigabytes.
+func TestFormsAreCountedBeforeTheyAreMade(t *testing.T) {
+	const entries = 20
+	blocks := manyForms("a", entries, "") + manyForms("c", entries, "") +
+		manyForms("by_part", entries, "$c") + "map $a $by_text { default $c; }\n"
+	for _, key := range []string{"$a$by_part", "$a$by_text", "$a$c"} {
+		var forms []Form
+		allocations := testing.AllocsPerRun(1, func() { forms = counted(t, blocks, key) })
+		require.Len(t, forms, 1, key)
+		require.Equal(t, []request.Reason{"The key has more than 100 forms."}, forms[0].Requests.WhyOff(), key)
+		require.Less(t, allocations, 50_000.0, key)
+	}
+}
+
+// manyForms is a map of a header that has the name of its variable. Each entry has a value of its own, which
+// ends alike.
+func manyForms(name string, entries int, end string) string {
+	text := "map $http_" + name + " $" + name + " { default other" + end + ";"
+	for i := range entries {
+		text += fmt.Sprintf(" e%d v%d%s;", i, i, end)
+	}
+	return text + " }\n"
+}

@@ -96,6 +96,9 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why request.Reas
 			return nil, why
 		}
 		forms = append(forms, only(form.Requests, found)...)
+		if len(forms) > maxForms {
+			return nil, tooManyForms
+		}
 	}
 	return forms, ""
 }
@@ -154,6 +157,9 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 			if !rest.HasExempt(s.Match()) { // else an earlier entry has all of them
 				forms = append(forms, only(rest, found)...)
 			}
+		}
+		if len(forms) > maxForms {
+			return nil, tooManyForms
 		}
 		earlier = append(earlier, selections...)
 	}
