@@ -117,15 +117,32 @@ func (imp *ingressImport) noteUnlistedPaths() {
 	}
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			// The Ingress may have the rest of the host by a wider one: see exemptOtherGroup.
-			isWider := func(of hostPath) bool { return p.isBelowHost(of.host) && hasUnlisted(of) }
-			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isWider) {
+			isCounted := func(wider hostPath) bool { return hasUnlisted(wider) && imp.countsByWider(ing, p, wider) }
+			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isCounted) {
 				imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
 					"Ingress of their host. Here they have no limit")
 				return
 			}
 		}
 	}
+}
+
+// countsByWider reports whether a wider host of the Ingress counts what is left of the host of a path: see
+// exemptOtherGroup. It does not if another Ingress takes some of that from the wider host.
+func (imp *ingressImport) countsByWider(ing *ingress, p, wider hostPath) bool {
+	if !p.isBelowHost(wider.host) {
+		return false
+	}
+	ofWider := &hostGroup{[]string{wider.host}, []writtenPath{wider.path}}
+	takes := func(of hostPath) bool {
+		return (p.host == of.host || p.isBelowHost(of.host)) && ofWider.relationTo(of) != apart
+	}
+	for _, other := range imp.all {
+		if other != ing && !other.isCanary && slices.ContainsFunc(other.paths, takes) {
+			return false
+		}
+	}
+	return true
 }
 
 // hostGroup are hosts of one Ingress that have the same paths. allOthers is in a group of its own.

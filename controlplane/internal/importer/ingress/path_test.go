@@ -84,6 +84,27 @@ func TestRequestsOfAnIngress(t *testing.T) {
 	}
 }
 
+// Paths of a host that no Ingress lists are noted, unless a wider host of the limited Ingress has them.
+func TestNoteOfUnlistedPaths(t *testing.T) {
+	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
+	own := rules(host("*.example", "/"), host("a.b.example", "/api")) + other
+	for _, tc := range []struct {
+		name, specs string
+		isNoted     bool
+	}{
+		{"of its only host", rules(host("a.example", "/api")), true},
+		{"which another Ingress has", rules(host("a.example", "/api")) + other + rules(host("a.example", "/")), false},
+		{"which a wider host of its own has", own + rules(host("b.test", "/")), false},
+		{"of a host that another Ingress names too", own + rules(host("a.b.example", "/x")), true},
+		{"of a host within one of another Ingress", own + rules(host("*.b.example", "/x")), true},
+		{"of which another Ingress has some by the wider host", own + rules(host("*.example", "/x")), true},
+		{"of a host beside one of another Ingress", own + rules(host("c.example", "/x")), false},
+	} {
+		text := string(imported(t, limited+tc.specs+"}").Policy)
+		require.Equal(t, tc.isNoted, strings.Contains(text, "requests to paths that no Ingress has"), tc.name)
+	}
+}
+
 // nginx tries expressions in the order of their lengths as an Ingress has them, not as a policy has them.
 func TestExpressionsOfAnIngress(t *testing.T) {
 	const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
@@ -114,8 +135,8 @@ func TestTypesOfPaths(t *testing.T) {
 	}
 }
 
-// requestsOfOwn imports objects, and returns the requests of the rule own-rps, or why it is off.
-func requestsOfOwn(t *testing.T, text string) string {
+// imported are objects that are imported.
+func imported(t *testing.T, text string) draft.Imported {
 	t.Helper()
 	in, err := source.Open(source.File{Name: "f", Text: []byte(text)})
 	require.NoError(t, err)
@@ -123,7 +144,13 @@ func requestsOfOwn(t *testing.T, text string) string {
 	Read(d, []*source.Document{in})
 	made, err := d.Finish()
 	require.NoError(t, err)
-	comments, rule, _ := strings.Cut(string(made.Policy), "- name: own-rps\n")
+	return made
+}
+
+// requestsOfOwn imports objects, and returns the requests of the rule own-rps, or why it is off.
+func requestsOfOwn(t *testing.T, text string) string {
+	t.Helper()
+	comments, rule, _ := strings.Cut(string(imported(t, text).Policy), "- name: own-rps\n")
 	if _, why, isOff := strings.Cut(strings.ReplaceAll(comments, "\n  #   ", " "), off); isOff {
 		why, _, _ = strings.Cut(why, "\n")
 		return off + why
