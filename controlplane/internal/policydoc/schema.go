@@ -114,7 +114,7 @@ func objectsOf(format []policy.ObjectSchema, texts map[string]string) (list prop
 		for _, f := range o.Fields {
 			at := o.Name + "." + f.Name
 			value := *typeOf(f.Shape)
-			value.Description, value.Deprecated = texts[at], strings.HasPrefix(texts[at], "Deprecated:")
+			value.Description, value.Deprecated = texts[at], strings.HasPrefix(texts[at], "Deprecated.")
 			value.reserved = at == "policy.revision" || at == "policy.report_secret"
 			if f.Default != nil {
 				value.Default = json.RawMessage(policy.AppendJSON(nil, f.Default))
