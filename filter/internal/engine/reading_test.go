@@ -159,6 +159,18 @@ func TestCostsThatCanBeReadOtherwise(t *testing.T) {
 	}
 }
 
+// A path that some server may read with the segment of the key counts, though another one finds no such segment.
+func TestASegmentThatSomeServerReadsIsAKey(t *testing.T) {
+	for _, key := range []string{`{"path":{"segment":2}}`, `{"first_of":[{"path":{"segment":2}},"method"]}`} {
+		p := hosttest.New()
+		p.With(":path", "/users/42/..;/..;/", ":method", "GET")
+		e := compileJSON(t, p, `{"name":"r","match":{"paths":["/users/*"]},"key":[`+key+`],"limits":["9/1h"]}`)
+		v := e.Decide()
+		require.Len(t, v.Subjects, 1, key)
+		require.Equal(t, "42", v.Subjects[0].Key.Parts[0].Text, key)
+	}
+}
+
 // A value that is too long for an expression counts against the client: it is
 // taken to match, not to exempt, and to have no higher limit.
 func TestTooLongForAnExpression(t *testing.T) {
@@ -173,6 +185,7 @@ func TestTooLongForAnExpression(t *testing.T) {
 		{"match", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", fits}, 5, false},
 		{"match", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", long}, 0, true},
 		{"one of two", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", "x", "h", long}, 0, true},
+		{"together", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", "x", "h", fits}, 0, true},
 		{"together", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~a,b.*"}}`,
 			[]string{"h", "a", "h", "b", "h", fits}, 0, true},
 		{"together, without an expression", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"a,b*"}}`,

@@ -128,14 +128,24 @@ func (p *KeyPart) read(r *request.Request) (string, bool) {
 	case policy.KeyRoute, policy.KeyJWT, policy.KeyProperty:
 		return p.attribute.Read(r)
 	case policy.KeyPath:
-		path, present := r.Path()
-		if p.Segment == 0 || !present {
-			return path, present
+		if p.Segment == 0 {
+			return r.Path()
 		}
-		return segment(path, p.Segment)
+		return p.firstSegment(r.Paths())
 	default:
 		return "", false
 	}
+}
+
+// firstSegment returns the segment of the first of these readings of a path that has it, so that no spelling of the
+// path hides it.
+func (p *KeyPart) firstSegment(paths []string) (string, bool) {
+	for _, path := range paths {
+		if text, present := segment(path, p.Segment); present {
+			return text, true
+		}
+	}
+	return "", false
 }
 
 // segment returns the n-th segment of a path, from 1.
