@@ -363,15 +363,24 @@ func TestFirstHitsOfManyTables(t *testing.T) {
 	require.Equal(t, written, store.values[string(directoryKey)].cas, "nothing was left to write")
 }
 
-// After a split the tables have another owner, and still know how many proxies are alive: each admits its share.
+// After a split the tables have another owner, and still know how many proxies are alive: each admits its share. A
+// worker that splits later does not tell an older number.
 func TestASplitKeepsTheNumberOfProxies(t *testing.T) {
-	ts := configured(newMemory(), "o", 1, definition("counter", 100, aligned(1, anHour, 0))).parent
-	ts.SetSplitOwner(OwnerID("split"))
-	ts.Split()
-	require.Zero(t, ts.Proxies(), "none is known")
-	ts = configured(newMemory(), "o", 1, definition("counter", 100, aligned(1, anHour, 0))).parent
-	ts.SetSplitOwner(OwnerID("split"))
-	ts.SetProxies(3)
-	ts.Split()
-	require.EqualValues(t, 3, ts.Proxies())
+	def := definition("counter", 100, aligned(1, anHour, 0))
+	split := func(ts *Tables) {
+		ts.SetSplitOwner(OwnerID("split"))
+		ts.Split()
+	}
+	store := newMemory()
+	one, other := configured(store, "o", 1, def).parent, configured(store, "o", 1, def).parent
+	one.SetProxies(3)
+	split(one)
+	require.EqualValues(t, 3, one.Proxies())
+	one.SetProxies(5)
+	split(other)
+	require.EqualValues(t, 5, other.Proxies())
+
+	alone := configured(newMemory(), "o", 1, def).parent
+	split(alone)
+	require.Zero(t, alone.Proxies(), "none is known")
 }

@@ -102,13 +102,14 @@ func (ts *Tables) HasConflict() bool { return ts.split.conflict }
 
 // Split moves this configuration to tables of the owner that SetSplitOwner set.
 // Tables that both owners define alike are shared; the others start empty, and
-// what they held stays with the owner before. How many proxies are alive, the new owner is told, too.
+// what they held stays with the owner before. How many proxies are alive, the new owner is told, too, unless another
+// worker has split before.
 func (ts *Tables) Split() {
 	proxies := ts.Proxies()
 	ts.split.isDone = true
 	ts.split.conflict = false
 	ts.self.ID = ts.split.owner
-	if proxies > 0 {
+	if proxies > 0 && ts.Proxies() == 0 {
 		ts.SetProxies(proxies)
 	}
 	for _, table := range ts.tables {
