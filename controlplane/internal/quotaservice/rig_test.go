@@ -52,9 +52,10 @@ type odd struct {
 	swapstore.Store
 	bend  func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool // true = it has called done
 	swaps atomic.Int64
-	anew  bool   // Tend says so
-	err   error  // of Tend
-	late  func() // called before Tend and Live answer
+	anew  bool        // Tend says so
+	err   error       // of Tend
+	late  func()      // called before Tend and Live answer
+	told  func(n int) // called with what Live answers
 }
 
 func (s *odd) Tend(ctx context.Context) (int64, bool, error) {
@@ -69,7 +70,11 @@ func (s *odd) Live(ctx context.Context, domain string, process uint64) (int, err
 	if s.late != nil {
 		s.late()
 	}
-	return s.Store.Live(ctx, domain, process)
+	n, err := s.Store.Live(ctx, domain, process)
+	if s.told != nil {
+		s.told(n)
+	}
+	return n, err
 }
 
 func (s *odd) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {

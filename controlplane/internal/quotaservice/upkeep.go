@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -154,7 +155,8 @@ func (s *Service) Heartbeat() {
 // notedAtOnce is how many processes are noted at once: all of a large fleet within LiveFor, also if the store is slow.
 const notedAtOnce = 16
 
-// NoteProcesses notes in the store which processes have streams.
+// NoteProcesses notes in the store which processes have streams. Of the store's answers for a domain the largest counts
+// all of them: if the store knew none before, the first answer is 1.
 func (s *Service) NoteProcesses() {
 	type process struct {
 		domain *domain
@@ -168,30 +170,50 @@ func (s *Service) NoteProcesses() {
 		}
 	}
 	s.mu.Unlock()
+
 	var notes errgroup.Group
 	notes.SetLimit(notedAtOnce)
+	var mu sync.Mutex
+	all := map[*domain]uint32{}
 	for p := range alive {
 		notes.Go(func() error {
-			s.noteAlive(p.domain, p.number)
+			n := s.note(p.domain, p.number)
+			mu.Lock()
+			defer mu.Unlock()
+			all[p.domain] = max(all[p.domain], n)
 			return nil
 		})
 	}
-	_ = notes.Wait() // each error is counted and logged where it occurs
+	_ = notes.Wait() // none fails: note counts and logs its errors
+	for d, n := range all {
+		s.setProxies(d, n)
+	}
 }
 
-// noteAlive notes in the store that a process is alive.
-func (s *Service) noteAlive(d *domain, process uint64) {
+// noteAlive notes in the store that a process is alive, and takes over how many are.
+func (s *Service) noteAlive(d *domain, process uint64) { s.setProxies(d, s.note(d, process)) }
+
+// note notes in the store that a process is alive, and returns how many of the domain are; 0 if the store fails.
+func (s *Service) note(d *domain, process uint64) uint32 {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	defer cancel()
 	n, err := s.o.Store.Live(ctx, d.name, process)
 	if err != nil {
 		s.metrics.storeErrors.Add(1)
 		s.storeLog.unusable(err)
+		return 0
+	}
+	return uint32(min(int64(n), math.MaxUint32))
+}
+
+// setProxies has the domain's answers say how many proxies are alive. 0 is not known: what was known stays.
+func (s *Service) setProxies(d *domain, n uint32) {
+	if n == 0 {
 		return
 	}
 	s.mu.Lock()
-	d.proxies = uint32(min(int64(n), math.MaxUint32))
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	d.proxies = n
 }
 
 // Healthy says why the store does not answer, or has no state yet.
