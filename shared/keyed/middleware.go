@@ -20,7 +20,7 @@ type KeyFunc func(*http.Request) (key string, ok bool)
 func ByHeader(name string) KeyFunc {
 	name = http.CanonicalHeaderKey(name)
 	if name == "Host" { // which a server takes out of the header
-		return func(r *http.Request) (string, bool) { return r.Host, true }
+		return func(r *http.Request) (string, bool) { return r.Host, r.Host != "" }
 	}
 	return func(r *http.Request) (string, bool) {
 		switch values := r.Header[name]; len(values) {

@@ -152,4 +152,9 @@ func TestHostIsAKey(t *testing.T) {
 	key, ok := ByHeader("host")(r)
 	require.True(t, ok)
 	require.Equal(t, "a.example", key)
+
+	r, err = http.ReadRequest(bufio.NewReader(strings.NewReader("GET / HTTP/1.0\r\n\r\n")))
+	require.NoError(t, err)
+	_, ok = ByHeader("host")(r)
+	require.False(t, ok, "it says no host")
 }

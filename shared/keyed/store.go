@@ -56,8 +56,8 @@ const (
 // with calls a function while Get returns pages for that access.
 func (s *store) with(a access, do func()) {
 	s.access = a
+	defer func() { s.access = toChange }()
 	do()
-	s.access = toChange
 }
 
 // prepare sets the store up for that many pages that begin as empty.

@@ -25,7 +25,7 @@ const (
 	Full     // the key's page is full, also if Take has found that
 	Failed   // a call into the proxy failed, also one of Take
 
-	// Too many requests wait, or the service takes no more asks. Verdict.check: a request asks about too many keys.
+	// Too many requests wait, or the service takes no more asks. Verdict.checkAll: a request asks about too many keys.
 	// Subject.take: other workers wrote first each time.
 	Contended
 

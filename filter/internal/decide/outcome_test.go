@@ -131,6 +131,7 @@ func TestARequestThatLacksItsKey(t *testing.T) {
 		require.True(t, s.Denies())
 		require.Equal(t, limit.Never, s.finding.PassNs)
 		s.noteOutcome()
+		require.Equal(t, metrics.Counts{}, s.Rule.Metrics.Counts)
 		s.skip()
 	}
 }
