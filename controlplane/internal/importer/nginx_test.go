@@ -80,29 +80,34 @@ func (c *nginxConfiguration) limits(indent string) {
 	}
 }
 
-// nginxLocations are locations with others within them. Beside a ^~ / nginx does not try the expressions.
+// nginxLocations are locations with others within them. Beside a ^~ / nginx tries the expressions only in a hole.
 var (
 	nginxLocations = []string{"/", "/a", "/a/b", "= /a", "^~ /s/", `~ x$`, `~* ^/A/|\.php`, "/s/t"}
-	besideAll      = []string{"^~ /", "= /a", "^~ /s/", `~ x$`}
+	besideAll      = []string{"^~ /", "/s/t", "= /a", "^~ /s/", `~ x$`}
 )
+
+// haveHole reports whether an expression of these locations holds in a hole of one with ^~: its rule would be off.
+func haveHole(locations []string) bool {
+	begins := func(with string) bool {
+		return slices.ContainsFunc(locations, func(l string) bool { return strings.HasPrefix(l, with) })
+	}
+	return begins("^~") && begins("~") && begins("/s/t")
+}
 
 // server writes a server with random locations.
 func (c *nginxConfiguration) server(names string) {
 	fmt.Fprintf(&c.text, "  server {\n    listen %s; server_name %s;\n", c.address, names)
 	c.limits("    ")
-	prefixes := 0
 	locations := nginxLocations
 	if c.IntN(4) == 0 {
 		locations = besideAll
 	}
+	var written []string
 	for _, location := range locations {
-		isBelowPlain := location == "/s/t" && prefixes > 0 // an expression would hold below ^~ again
-		if c.IntN(2) == 0 || isBelowPlain {
+		if c.IntN(2) == 0 || haveHole(append(slices.Clip(written), location)) {
 			continue
 		}
-		if location == "^~ /s/" {
-			prefixes++
-		}
+		written = append(written, location)
 		answer := "try_files $uri =204"
 		if location == "/a" && c.IntN(3) == 0 {
 			answer = "return 204" // before limits, but not for the location in it

@@ -42,6 +42,7 @@ func (n *reader) readLocations(
 		}
 		scopes = append(scopes, &scope{
 			label: l.label, limits: limits, selection: l.selection(besideRegex, holes), inner: inner,
+			hasHoles: slices.ContainsFunc(holes, func(h hole) bool { return h.around == l }),
 		})
 	}
 	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })

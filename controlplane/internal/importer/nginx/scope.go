@@ -20,6 +20,7 @@ type scope struct {
 	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
 	inner     []*scope            // those in it, to which nginx gives the requests that fit them
 	winners   []*scope            // those beside it that nginx prefers for the requests that fit both
+	hasHoles  bool                // as a winner over an expression it has not all that fit both: see hole
 }
 
 // chooseBeside sets the winners of scopes beside each other. WinsOver says of two of them, by their indexes, whether
@@ -142,11 +143,11 @@ type plan struct {
 //	/b1    /b         /b                  S        the server's: they leave out /a and ~ x$ alone
 //	/c1    none       the server          S        the server's
 func (s *scope) plans(m module, outer request.Selection) (list []plan) {
-	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
+	if slices.ContainsFunc(s.winners, (*scope).takesAll) {
 		return nil // nginx gives it no request
 	}
 	won := s.selection
-	exemptScopes(&won, s.winners)
+	exemptScopes(&won, slices.DeleteFunc(slices.Clone(s.winners), (*scope).isWhole))
 	all := outer
 	all.NarrowTo(won)
 	inner := s.withOwnRules(m)
@@ -192,6 +193,10 @@ func (s *scope) hasOnly(m module, limits limitSet) bool {
 // isWhole reports whether every request of the outer scope fits, so the outer scope keeps none. A location / is so, and
 // none of the example.
 func (s *scope) isWhole() bool { return s.selection.IsEverything() }
+
+// takesAll reports whether nothing is left for those that it wins over. One that isWhole leaves them its holes. Then no
+// exemption says what else it takes, and their selection has that as a reason: see location.selection.
+func (s *scope) takesAll() bool { return s.isWhole() && !s.hasHoles }
 
 // exemptScopes exempts the requests that fit some scopes, none of which isWhole.
 func exemptScopes(s *request.Selection, scopes []*scope) {

@@ -110,6 +110,20 @@ func TestALocationWithoutRequests(t *testing.T) {
 server { location ^~ / { limit_req zone=a; } location ~ x$ { limit_req zone=s; location ~ y { limit_req zone=d; } } }`))
 }
 
+// A longer location without ^~ is a hole in a location ^~ / too: nginx tries the expression for /s/tx.
+func TestAHoleInALocationOfAllRequests(t *testing.T) {
+	require.ElementsMatch(t, []string{
+		"a exempt: - {paths: [/s/t*]}",
+		"d match: {paths: [/s/t*]} is off",
+		"s match: {paths: [~.*x]} is off",
+	}, scoped(t, `
+server {
+  location ^~ / { limit_req zone=a; }
+  location /s/t { limit_req zone=d; }
+  location ~ x$ { limit_req zone=s; }
+}`))
+}
+
 // A path of a policy has no question mark, and nginx compares one that the client wrote as %3F.
 func TestALocationWithAQuestionMark(t *testing.T) {
 	require.Equal(t, []string{
