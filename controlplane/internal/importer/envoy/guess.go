@@ -62,14 +62,22 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 }
 
 // guessEach lists the descriptors for each value of a key that stands for no part of the request. Their
-// rules are off.
+// rules are off. A value that another one takes has none.
 func (r *reader) guessEach(
 	before descriptor.Descriptor, key, why string, levels []*descriptor.Level,
 ) (list []descriptor.Descriptor) {
 	depth := len(before.Entries)
 	byValue := func(p descriptor.Pair) (string, bool) { return p.Text(), true }
-	for _, way := range descriptor.Grouped(levels, depth, byValue) {
-		d, value := before, way[0].Pairs[depth].Text()
+	ways := descriptor.Grouped(levels, depth, byValue)
+	var values []request.Pattern
+	for _, way := range ways {
+		values = append(values, way[0].Pairs[depth].Pattern)
+	}
+	for i, way := range ways {
+		if isTaken(values, i) {
+			continue
+		}
+		d, value := before, values[i].Text()
 		which := key + " = " + value
 		if value == "" {
 			which = key + ", with a counter for each value"
@@ -78,6 +86,22 @@ func (r *reader) guessEach(
 		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Text: value}, way)...)
 	}
 	return list
+}
+
+// isTaken reports whether another value takes all requests of one, by its index: an earlier wildcard takes those of a
+// wildcard, as a* before ab*, and the wildcard * takes those of any value.
+func isTaken(values []request.Pattern, i int) bool {
+	takes := func(other request.Pattern) bool {
+		return other.Kind() == request.WithWildcards && other.Matches(values[i].Text())
+	}
+	switch values[i].Kind() {
+	case request.WithWildcards:
+		return slices.ContainsFunc(values[:i], takes)
+	case request.AnyValue:
+		return slices.ContainsFunc(values, takes)
+	default: // a text, which the service looks for first
+		return false
+	}
 }
 
 // guessWith lists a descriptor with one entry more, if a level ends there, and those that begin so.
