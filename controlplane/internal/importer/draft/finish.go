@@ -52,6 +52,7 @@ func (d *Draft) Finish() (Imported, error) {
 	if err := d.Err(); err != nil {
 		return Imported{}, err
 	}
+	slices.SortStableFunc(d.notes, func(a, b note) int { return cmp.Compare(a.File, b.File) })
 	if len(d.rules) == 0 {
 		return Imported{Notes: d.plainNotes(nil)}, ErrNothing
 	}
@@ -60,7 +61,6 @@ func (d *Draft) Finish() (Imported, error) {
 	if d.Cluster {
 		countOverAll(rules)
 	}
-	slices.SortStableFunc(d.notes, func(a, b note) int { return cmp.Compare(a.File, b.File) })
 	text := d.asYAML(rules)
 	if len(text) > policy.MaxBytes {
 		return Imported{}, tooLarge(len(text))

@@ -36,6 +36,17 @@ func TestAPolicyThatIsNotValid(t *testing.T) {
 	require.Empty(t, made.Policy)
 }
 
+// The notes come by their files, also where there is no policy.
+func TestNotesWithoutAPolicy(t *testing.T) {
+	d := draft.New("a limiter", "a.yaml", policy.ScopeProxy)
+	d.Note(source.Place{File: "b.yaml"}, "ignored: b")
+	d.Note(source.Place{File: "a.yaml"}, "ignored: a")
+	made, err := d.Finish()
+	require.ErrorIs(t, err, draft.ErrNothing)
+	require.Equal(t, "a.yaml", made.Notes[0].File)
+	require.Equal(t, "b.yaml", made.Notes[1].File)
+}
+
 // A rule exempts more paths than it may have exemptions, as one exemption has a list of them. What no list says takes
 // an exemption each: of too many the rule has the first, and is off.
 func TestExemptionsByOnePartAreOne(t *testing.T) {
