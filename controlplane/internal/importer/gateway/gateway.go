@@ -157,7 +157,8 @@ type selector struct {
 	Query      []matcher `json:"queryParams"`
 }
 
-// matcher is one condition of a selector.
+// matcher is one condition of a selector. In the API of Envoy Gateway a method has no type, and only a path may have
+// PathPrefix. The import does not check this: Kubernetes does, before Envoy Gateway has the file.
 type matcher struct {
 	Type   string `json:"type"`
 	Name   string `json:"name"`
