@@ -132,8 +132,8 @@ func (d *domainRoutes) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]d
 func (d *domainRoutes) choiceOf(by sender, route *hostRoute, f *listenerFilter) choice {
 	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
 	var alone []rateLimit
-	c := f.configFor(route)
-	if c != nil && c != &f.config {
+	c, whose := f.configFor(route)
+	if whose == ofRoute {
 		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
 		alone = rateLimitsAt(config.GetRateLimits(), c.At)
 		if config.GetDomain() != "" && config.GetDomain() != d.domain {
@@ -142,7 +142,7 @@ func (d *domainRoutes) choiceOf(by sender, route *hostRoute, f *listenerFilter) 
 		}
 	}
 	switch {
-	case c == nil, route.answers:
+	case whose == ofNobody, route.answers:
 		return choice{}
 	case len(alone) > 0:
 		return choice{alone: alone}

@@ -67,26 +67,35 @@ func (r *reader) noteDisabled(f *listenerFilter) {
 	}
 }
 
-// configFor is the configuration by which the filter works for a route: nil if it does not work there. The route's own
-// configurations come before those of its virtual host. An example of the filter one:
+// owner is whose configuration a filter works by for a route.
+type owner uint8
+
+const (
+	ofNobody owner = iota // the filter does not work there
+	ofFilter              // the filter's own
+	ofRoute               // that of the route or of its virtual host
+)
+
+// configFor is the configuration by which the filter works for a route, and whose it is. The route's own configurations
+// come before those of its virtual host. An example of the filter one:
 //
 //	route                                   if it works everywhere    whereEnabled
-//	/a, with {one: its configuration}       that                      that
-//	/b, with {one: {disabled: true}}        none                      none
-//	/c, with {one: {config: {}}}            &f.config                 &f.config: the route enables it
-//	/d, with {two: its configuration}       &f.config                 none
+//	/a, with {one: its configuration}       ofRoute                   ofRoute
+//	/b, with {one: {disabled: true}}        ofNobody                  ofNobody
+//	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
+//	/d, with {two: its configuration}       ofFilter                  ofNobody
 //
 // By which rate_limits it sends descriptors there is in choice.
-func (f *listenerFilter) configFor(route *hostRoute) *envoyfile.Config {
+func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled
 	if isDisabled || f.works == whereEnabled && first < 0 {
-		return nil
+		return envoyfile.Config{}, ofNobody
 	}
 	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {
-		return &route.configs[i]
+		return route.configs[i], ofRoute
 	}
-	return &f.config
+	return f.config, ofFilter
 }
 
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.

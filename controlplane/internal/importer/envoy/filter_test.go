@@ -15,31 +15,24 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
 	}
 	disabled := envoyfile.Config{Name: "one", Disabled: true}
-	const off, byOwn, byRoutes = "off", "by its own", "by the route's"
 	for _, tc := range []struct {
 		name               string
 		configs            []envoyfile.Config
-		want, whereEnabled string
+		want, whereEnabled owner
 	}{
-		{"its configuration", []envoyfile.Config{its("one")}, byRoutes, byRoutes},
-		{"disabled", []envoyfile.Config{disabled}, off, off},
-		{"enabled", []envoyfile.Config{{Name: "one"}}, byOwn, byOwn},
-		{"another filter's", []envoyfile.Config{its("two")}, byOwn, off},
-		{"nothing", nil, byOwn, off},
-		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, off, off},
-		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, byRoutes, byRoutes},
+		{"its configuration", []envoyfile.Config{its("one")}, ofRoute, ofRoute},
+		{"disabled", []envoyfile.Config{disabled}, ofNobody, ofNobody},
+		{"enabled", []envoyfile.Config{{Name: "one"}}, ofFilter, ofFilter},
+		{"another filter's", []envoyfile.Config{its("two")}, ofFilter, ofNobody},
+		{"nothing", nil, ofFilter, ofNobody},
+		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, ofNobody, ofNobody},
+		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, ofRoute, ofRoute},
 	} {
 		f := listenerFilter{filterType: serviceFilter, config: envoyfile.Config{Name: "one"}}
-		used := func() string {
-			switch c := f.configFor(&hostRoute{configs: tc.configs}); c {
-			case nil:
-				return off
-			case &f.config:
-				return byOwn
-			default:
-				require.Equal(t, "one", c.Name, tc.name)
-				return byRoutes
-			}
+		used := func() owner {
+			c, whose := f.configFor(&hostRoute{configs: tc.configs})
+			require.Equal(t, whose != ofNobody, c.Name == "one", tc.name)
+			return whose
 		}
 		require.Equal(t, tc.want, used(), tc.name)
 		f.works = whereEnabled

@@ -174,7 +174,7 @@ func reachOf(route *hostRoute) reach { return reach{[]*hostRoute{route}, route.s
 func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
 	var all reach
 	for _, route := range routesOf(hosts) {
-		if f.configFor(route) == &f.config {
+		if _, whose := f.configFor(route); whose == ofFilter {
 			all.routes = append(all.routes, route)
 			list = append(list, reachOf(route))
 		} else {
@@ -250,8 +250,8 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 	}
 	for _, route := range routesOf(imp.hosts) {
 		for _, f := range filters {
-			if c := f.configFor(route); c != nil && c != &f.config {
-				add(f, *c, reachOf(route))
+			if c, whose := f.configFor(route); whose == ofRoute {
+				add(f, c, reachOf(route))
 			}
 		}
 	}

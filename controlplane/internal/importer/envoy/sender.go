@@ -32,7 +32,7 @@ type sender struct {
 // counts:
 //
 //	for a route                                             alone             joins
-//	where the filter does not work: configFor is nil        none              no
+//	where the filter does not work: configFor is ofNobody   none              no
 //	that answers by itself                                  none              no
 //	whose configuration is for another domain               none              no
 //	whose configuration for the filter has rate_limits      these             no

@@ -212,7 +212,7 @@ type Place struct {
 // PlaceOf is the place of a directive of nginx.
 func PlaceOf(d *nginxconf.Directive) Place { return Place{File: d.File, Path: d.Name, Line: d.Line} }
 
-// In is the place of a field of the object at this place. It has no line: that was the object's.
+// In is the place of a field of the object at this place. It has no line, nor has an item: that was the object's.
 func (p Place) In(name string) Place {
 	return Place{File: p.File, Path: strings.Trim(p.Path+"."+name, ".")}
 }
@@ -222,8 +222,7 @@ func (p Place) Item(name string, i int) Place { return p.In(name).At(i) }
 
 // At is the place of an item of the list at this place.
 func (p Place) At(i int) Place {
-	p.Path += "[" + strconv.Itoa(i) + "]"
-	return p
+	return Place{File: p.File, Path: p.Path + "[" + strconv.Itoa(i) + "]"}
 }
 
 // Problem is what is wrong at the place.
