@@ -45,8 +45,8 @@ func (d *Descriptor) makeRule(
 		}
 	}
 	if slices.ContainsFunc(all, placed.isUnmatched) {
-		if why := list.whyNoOverride(); why == "" {
-			t.Overrides = append(t.Overrides, selectUnmatched(all, t.Limit)...)
+		if texts, why := list.inOverride(); why == "" {
+			t.Overrides = append(t.Overrides, selectUnmatched(all, texts, t.Limit)...)
 		} else {
 			t.Requests.TurnOff(why)
 		}
@@ -119,27 +119,23 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
 func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why request.Reason) {
-	o.Limit = e.limit
 	for i, p := range all {
-		before := e.conditions[i]
-		switch {
-		case p.inKey:
-			o.Patterns = append(o.Patterns, before.asOverride())
-		case !p.pattern.Within(before.pattern):
+		if !p.inKey && !p.pattern.Within(e.conditions[i].pattern) {
 			return o, request.Reason(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
 				"rule: exempt those requests by hand.")
 		}
 	}
-	if why := e.whyNoOverride(); why != "" {
+	texts, why := e.inOverride()
+	if why != "" {
 		return o, request.Reason("It should leave out the requests of "+e.level.Name()+". ") + why
 	}
+	o.Limit = e.limit
+	for i, p := range all {
+		if p.inKey {
+			o.Patterns = append(o.Patterns, texts[i])
+		}
+	}
 	return o, ""
-}
-
-// asOverride is the condition as an override has it, if there is no whyNoOverride.
-func (c condition) asOverride() string {
-	text, _ := c.value.AsOverride(c.pattern)
-	return text
 }
 
 // sharing begins a sentence about values that have one counter.
@@ -154,15 +150,17 @@ func (c condition) sharing() string {
 //	overrides:
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
-func selectUnmatched(all []placed, limit *draft.Limit) []draft.Override {
+//
+// The texts are the conditions as an override has them.
+func selectUnmatched(all []placed, texts []string, limit *draft.Limit) []draft.Override {
 	var limited, others []string
-	for _, p := range all {
+	for i, p := range all {
 		if !p.inKey {
 			continue
 		}
 		text := "*" // the match selects the value
 		if p.isUnmatched() {
-			text = p.asOverride()
+			text = texts[i]
 		}
 		limited = append(limited, text)
 		others = append(others, "*")

@@ -120,26 +120,29 @@ func (list conditions) areOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return l.level.Limit.AreNone() && l.whyNoOverride() == "" &&
+		_, why := l.inOverride()
+		return l.level.Limit.AreNone() && why == "" &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
 	return l.within(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
-// whyNoOverride says why no override has the patterns of the conditions, if none does. Only a path or a host can be the
-// reason: no request has an address that no override can say, so reachable takes such a leaf out before.
-func (list conditions) whyNoOverride() request.Reason {
+// inOverride are the conditions as an override has them, in their order, or why none has one of them. Only a path or a
+// host can be the reason: no request has an address that no override can say, so reachable takes such a leaf out
+// before.
+func (list conditions) inOverride() (texts []string, why request.Reason) {
 	for _, c := range list {
-		_, ok := c.value.AsOverride(c.pattern)
+		text, ok := c.value.AsOverride(c.pattern)
 		switch {
 		case ok:
+			texts = append(texts, text)
 		case c.value.Part.Kind == request.KindHost:
-			return request.Reason("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
+			return nil, request.Reason("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
 		default:
-			return request.Reason("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
+			return nil, request.Reason("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
 		}
 	}
-	return ""
+	return texts, ""
 }
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
