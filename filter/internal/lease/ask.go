@@ -6,26 +6,58 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Part is what the service is asked of one key, or told of it. It is a part of one ask:
-//
-//	made by                        has       what it does                     what is granted has a
-//	Source.beginAsk and takeLease  lease     asks for units                   leaseKeeper
-//	HoldSource.beginAsk            Reporter  asks for units, and reports the  accountKeeper
-//	                                         account
-//	ReportPart                     Reporter  only reports the account         accountKeeper
-//	clusterRule.lookPart           neither   asks how the key stands:         nothing is granted: HandOut gets no such
-//	                                         Wire.Inspect                     part
+// Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one are here.
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	lease    leaseAt          // keeps what the service grants, and no request takes
-	Reporter account.Reporter // its account counts what the service grants, and requests get
+	kind     partKind
+	lease    leaseAt          // of partLeases: keeps what the service grants, and no request takes
+	Reporter account.Reporter // of partHolds: its account counts what the service grants. Others report nothing
+}
+
+// partKind is what a part is for, and so what becomes of what the service grants: see newKeeper.
+type partKind uint8
+
+const (
+	partLooks  partKind = iota // how the key stands: nothing is granted, and HandOut gets no such part
+	partLeases                 // units that are spent. The rest may join the key's lease
+	partHolds                  // a report of the key's account, and units that are held
+)
+
+// lookPart is what is asked for a look at the subject's key.
+func (src *clusterRule) lookPart(s *decide.Subject) Part {
+	d := src.definition(s)
+	return Part{kind: partLooks, Definition: d, Wire: quota.Part{
+		Definition: d.ID, Key: src.quotaKey(s), Inspect: true,
+	}}
+}
+
+// leasePart asks for a cost of the subject's key, and says how many units of it were spent in silence. If the cost is
+// 0, it only asks ahead of need: it is a refill.
+func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
+	e, d := s.Carried.Lease, src.definition(s)
+	p := Part{kind: partLeases, Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
+		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
+		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
+	}}
+	if src.keeps {
+		p.Wire.Ahead = src.refill.ahead(e)
+	}
+	return p
+}
+
+// holdPart asks for the subject's cost, and reports what is held.
+func holdPart(s *decide.Subject, acc *account.Account) Part {
+	return Part{kind: partHolds, Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
+		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
+	}}
 }
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+	return Part{kind: partHolds, Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key,
 	}}
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -112,11 +111,7 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 
 // beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.
 func (src *HoldSource) beginAsk(s *decide.Subject) Part {
-	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
-		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
-		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
-	}}
+	return holdPart(s, src.openAccount(s))
 }
 
 // Take holds the cost.

@@ -19,12 +19,16 @@ type keeper interface {
 	takeBack(units uint32)
 }
 
-// newKeeper is the keeper of a grant for the part, by what made it: see Part.
+// newKeeper is the keeper of a grant for the part.
 func (p *Part) newKeeper() keeper {
-	if p.lease.source != nil {
+	switch p.kind {
+	case partLeases:
 		return &leaseKeeper{at: p.lease}
+	case partHolds:
+		return accountKeeper{p.Reporter.Account()}
+	default:
+		return nil
 	}
-	return accountKeeper{p.Reporter.Account()}
 }
 
 // Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,

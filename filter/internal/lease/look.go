@@ -79,14 +79,6 @@ func (l *Look) Told(s *decide.Subject) []leased.Standing {
 	return nil
 }
 
-// lookPart is what is asked for a look at the subject's key.
-func (src *clusterRule) lookPart(s *decide.Subject) Part {
-	d := src.definition(s)
-	return Part{Definition: d, Wire: quota.Part{
-		Definition: d.ID, Key: src.quotaKey(s), Inspect: true,
-	}}
-}
-
 // Look finds out nothing: only the service knows, and has told it by Look.Told.
 func (src *clusterRule) Look(s *decide.Subject, wallNs int64, told []leased.Standing) (known bool) {
 	src.begin(s, wallNs)

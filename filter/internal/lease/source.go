@@ -67,7 +67,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -261,20 +260,7 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 
 // beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
 func (src *Source) beginAsk(s *decide.Subject) Part {
-	return src.newPart(s, s.Cost, src.claimUncharged(s.Carried.Lease))
-}
-
-// newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
-func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
-	e, d := s.Carried.Lease, src.definition(s)
-	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
-		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
-		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
-	}}
-	if src.keeps {
-		p.Wire.Ahead = src.refill.ahead(e)
-	}
-	return p
+	return src.leasePart(s, s.Cost, src.claimUncharged(s.Carried.Lease))
 }
 
 // Take takes the cost from where Check has found it.
@@ -301,7 +287,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	spent, refills := src.markRefill(e)
 	taken := src.write(e)
 	if refills && taken == state.OK {
-		w.refills = append(w.refills, src.newPart(s, 0, spent))
+		w.refills = append(w.refills, src.leasePart(s, 0, spent))
 	}
 	return taken
 }
