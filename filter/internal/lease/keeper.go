@@ -86,17 +86,29 @@ type leaseKeeper struct {
 	rest    leased.GrantLeft // what neither a request nor the lease has
 	takers  int              // requests that have units and are not decided
 
-	// Of the last change of the lease that was written. changeLease writes them, and end goes by them:
-	hasPlace bool  // it has a place for the grant's units, though those in it may be spent by now
-	putNs    int64 // when units were put there last
+	place place
+	putNs int64 // when units were put into the lease last
 }
+
+// place is where those units of a grant are that no request has, as changeLease has left them.
+type place uint8
+
+const (
+	// allHere: all in leaseKeeper.rest. None may be kept, no change could be written yet, or others have the place in the
+	// lease by now.
+	allHere place = iota
+	// allInLease: all in the key's lease, which has a place for them, though they may be spent by now.
+	allInLease
+	// inBoth: some were put into the lease, and then the proxy's store has failed: the others are still here.
+	inBoth
+)
 
 func (k *leaseKeeper) noteGiven(*decide.Subject, uint32) { k.takers++ }
 
 // keepRest also writes into the lease what the service has said of the key.
 func (k *leaseKeeper) keepRest(h *handout) {
 	k.rest, k.mayStay = h.rest, h.mayStay()
-	k.changeLease(h)
+	k.place = k.changeLease(h)
 	if k.takers == 0 {
 		k.end()
 	}
@@ -109,23 +121,14 @@ func (k *leaseKeeper) takeBack(units uint32) {
 		return
 	}
 	if k.rest.Units > 0 && k.mayStay {
-		k.changeLease(nil)
+		k.place = k.changeLease(nil)
 	}
 	k.end()
 }
 
-// changeLease writes the answer into the key's lease, unless it is nil, and puts the rest there, if that may stay:
-//
-//	the change   the rest     the grant's units are then       hasPlace   end
-//	is written   is put       all in the lease                 true       watches them
-//	is written   is not put   all here: none may be kept, or   false      has them go back
-//	                          others have the place by now
-//	fails        is the rest  here, and in the lease if some   as before  has them go back, or if some were put watches
-//	             still        were put there before                       these: the others are lost
-//
-// A rest that may be kept is put, as long as the grant has its place: also if its units there are spent by now. If the
-// change fails, because of the proxy's store, what the service has said of the key is lost, too.
-func (k *leaseKeeper) changeLease(answer *handout) {
+// changeLease writes the answer into the key's lease, unless it is nil, and puts the rest there, if that may stay. It
+// returns where the units are then. If the proxy's store fails, what the service has said of the key is lost, too.
+func (k *leaseKeeper) changeLease(answer *handout) place {
 	clock := k.at.source.worker.clock
 	for c := k.at.change(clock.Now(), clock.Monotonic()); c.read(); {
 		if answer != nil {
@@ -135,20 +138,24 @@ func (k *leaseKeeper) changeLease(answer *handout) {
 		if !c.write() {
 			continue
 		}
-		k.hasPlace = isPut
-		if isPut {
-			k.putNs = c.NowNs
-			k.rest.Units = 0
+		if !isPut {
+			return allHere
 		}
-		return
+		k.putNs = c.NowNs
+		k.rest.Units = 0
+		return allInLease
 	}
+	if k.place == allInLease { // so this is the second change
+		return inBoth
+	}
+	return allHere
 }
 
 // putInto puts the rest into the lease, all of it or nothing. Units whose time is over are not put there, unless the
 // lease has others of the grant: all of it goes back together.
 func (k *leaseKeeper) putInto(e *state.LeaseEntry) (isPut bool) {
 	isOver := e.NowNs >= k.rest.EndNs
-	if k.rest.Units == 0 || !k.mayStay || isOver && !k.hasPlace || !e.Put(k.rest) {
+	if k.rest.Units == 0 || !k.mayStay || isOver && k.place == allHere || !e.Put(k.rest) {
 		return false
 	}
 	if !isOver {
@@ -157,14 +164,17 @@ func (k *leaseKeeper) putInto(e *state.LeaseEntry) (isPut bool) {
 	return true
 }
 
-// end has the grant go back, of which no request has units any more: at once if all that is left is here, and else by
+// end has the grant go back, of which no request has units any more: at once if all of it is here, and else by
 // CollectIdle. A grant goes back once, so what is here beside units in the lease is lost.
 func (k *leaseKeeper) end() {
 	src := k.at.source
-	if k.hasPlace {
-		src.noteLost(k.rest.Units)
-		src.worker.Returns.watch(k)
-	} else {
-		src.worker.Returns.giveBack(src, k.rest.GrantID, k.rest.Units)
+	returns := &src.worker.Returns
+	if k.place == allHere {
+		returns.giveBack(src, k.rest.GrantID, k.rest.Units)
+		return
 	}
+	if k.place == inBoth {
+		src.noteLost(k.rest.Units)
+	}
+	returns.watch(k)
 }
