@@ -53,7 +53,7 @@ func TestALeaseIsKept(t *testing.T) {
 		Standings:     []leased.Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	want.Deny(13, leased.Denial{UntilNs: 11, PassNs: limit.Never}, 0)
-	want.Uncharged.Ask(15)
+	want.Uncharged.Tell(0, 15)
 	e.Lease = want
 	require.Equal(t, OK, l.Write(e))
 
@@ -198,7 +198,7 @@ func blockedUntil(untilNs int64) (l leased.Lease) {
 }
 
 func askedUntil(untilNs int64) (l leased.Lease) {
-	l.Uncharged.Ask(untilNs)
+	l.Uncharged.AskAhead(0, untilNs)
 	return l
 }
 

@@ -284,7 +284,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e := c.Lease
 	c.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
-	spent, refills := src.markRefill(e)
+	spent, refills := src.beginRefill(e)
 	taken := src.write(e)
 	if refills && taken == state.OK {
 		w.refills = append(w.refills, src.leasePart(s, 0, spent))

@@ -15,33 +15,36 @@ import (
 //	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
 //	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
 //	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
-//	         ask says Spent: 5.                                     asked until 1300 ms
+//	         ask says Spent: 5.                                     told until 1300 ms
 //	1205 ms  A request of another worker asks. Its ask says         the same             claimUncharged
 //	         Spent: 0.
 //	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
 //	         charged 5 units.
 //
-// The mark "asked until" is one for asks of requests that say Spent, and for refills, also if nothing is Uncharged:
-//
-//	an ask of a request  sets it if it says Spent. It leaves whatever the mark says, with Spent: 0 if it is set
-//	a refill             sets it always, and says Spent. It does not leave if the mark is set: see markRefill
-//
-// So if the lease has units at 1200 ms, and no request asks, the next refill says Spent.
+// If the lease has units at 1200 ms, and no request asks, the next refill says Spent. See leased.Uncharged for what
+// either does while the other is under way.
 //
 // What may go wrong with the ask that says Spent:
 //
-//	It is not answered by 1300 ms, or it has joined another   The next ask says Spent: 5 again. If the service has
-//	ask, which has its own Spent (ask.add).                   heard the first one, it charges 5 units twice.
-//	A request has joined it before it was sent, and is the    The same, from when its mark is over. Until then no
-//	last to leave it (askList.leave): it is not sent.         refill of the key is sent.
-//	The answer has Failed: the service cannot reach the key.  The units stay Uncharged. A later ask says them.
-//	The record is lost. For a new one in a full page, state   The service never hears of the units.
-//	takes a record with units Uncharged last.
+//	It is not answered by 1300 ms.            The next ask says Spent: 5 again. If the service has heard the first one,
+//	                                          it charges 5 units twice.
+//	It has joined another ask, which has its  The same. Until 1300 ms no refill of the key is sent.
+//	own Spent: by ask.add, or by putBefore
+//	after its stream has ended.
+//	It is never sent: the last request that   The same.
+//	has joined it leaves (askList.leave), or
+//	an earlier ask for the same units decides
+//	its requests (takeDecided).
+//	The answer has Failed: the service        The units stay Uncharged. The next ask says them.
+//	cannot reach the key.
+//	The record is lost. For a new one in a    The service never hears of the units.
+//	full page, state takes a record with
+//	units Uncharged last.
 
 // takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
 // the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
-// again: see allot.Carried. If another worker has put units into the lease by then, the request takes of these,
-// and the service charges its cost twice: a limit is never looser by that.
+// again: see allot.Carried. A limit is never looser by that, but the service charges too much if the share has no room
+// by then. So it does if another worker has put units into the lease, and the request takes of these.
 func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if c := &s.Carried; !c.HasNotedUncharged {
 		c.Lease.Uncharged.Add(s.Cost)
@@ -53,31 +56,27 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	return src.local.Take(s)
 }
 
-// claimUncharged returns the units that the ask of a request has to say as Spent, and writes the mark. If another
+// claimUncharged returns the units that the ask of a request has to say as Spent, and writes that it does. If another
 // worker has written the lease meanwhile, it returns none: a later ask says them. Another ask may be granted
 // units before the service hears of these.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
-	u := &e.Uncharged
-	if u.Units == 0 || u.IsAsked(e.NowNs) {
-		return 0
-	}
-	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs)
-	if src.write(e) != state.OK {
+	spent = e.Uncharged.Tell(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
+	if spent > 0 && src.write(e) != state.OK {
 		return 0
 	}
 	return spent
 }
 
-// markRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
-// Spent. It only sets the mark: takeLease writes it, together with what it takes. Until the answer or the timeout no
-// worker of this proxy asks ahead again. While nothing is Uncharged, the answer to any ask of the key ends that: each
-// asks ahead, so the lease has more units then.
-func (src *Source) markRefill(e *state.LeaseEntry) (spent uint32, isDue bool) {
+// beginRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
+// Spent. takeLease writes the lease, together with what it takes. Until the answer or the timeout no worker of this
+// proxy asks ahead again. While nothing is Uncharged, the answer to any ask of the key ends that: each asks ahead, so
+// the lease has more units then.
+func (src *Source) beginRefill(e *state.LeaseEntry) (spent uint32, begins bool) {
 	service := &src.worker.Service
-	if e.Uncharged.IsAsked(e.NowNs) || service.Silent || !src.refill.isDue(e) {
+	if service.Silent || !src.refill.isDue(e) {
 		return 0, false
 	}
-	return e.Uncharged.Ask(e.NowNs + service.TimeoutNs), true
+	return e.Uncharged.AskAhead(e.NowNs, e.NowNs+service.TimeoutNs)
 }
 
 // refill says when a key's next units are asked for ahead of need, and how many. It looks as far

@@ -9,7 +9,7 @@
 //	part       what it is                                      who changes it
 //	Grants     units that may be spent                         Put, Spend; LeftOf, by which its worker takes them back
 //	denial     what the service has denied last                Deny, Block, Allow; told by Denies, Blocks, WaitNs
-//	Uncharged  units admitted while the service was silent     Add, Ask, Answer
+//	Uncharged  units admitted while the service was silent     Add, Tell, AskAhead, Answer
 //	Rate       how fast units are spent, to ask ahead of need  Add; told by Over
 //
 // Standings and SilentUntilNs are only kept: they are as the service last said.
@@ -193,25 +193,44 @@ func (l *Lease) WaitNs(nowNs int64) int64 {
 	return l.denial.PassNs - nowNs
 }
 
-// Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. One
-// ask at a time tells them to the service, so that it charges them once. An ask for units ahead of need tells them too,
-// so one instant lets only one of either be under way. The filter's lease/uncharged.go draws their life.
+// Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. An
+// ask of the key tells them to the service. One such ask at a time is under way, so that they are charged once:
+//
+//	verb      begins an ask                    while another one is under way
+//	Tell      for a request                    tells nothing: the request asks all the same
+//	AskAhead  of units ahead of need, also if  is not ok: the units are not asked for
+//	          there is nothing to tell
+//
+// The ask is under way until its Answer, and no longer than until untilNs. The filter's lease/uncharged.go draws their
+// life.
 type Uncharged struct {
 	Units        uint32
-	askedUntilNs int64 // until when no other ask tells them, nor asks ahead of need
+	askedUntilNs int64 // until when an ask may be under way
 }
 
 // Add adds units that were admitted.
 func (u *Uncharged) Add(units uint32) { u.Units = limit.AddSaturating(u.Units, units) }
 
-// IsAsked reports whether an ask may be under way that tells the service the units.
-func (u *Uncharged) IsAsked(nowNs int64) bool { return u.askedUntilNs > nowNs }
-
-// Ask returns the units that an ask tells the service. None else tells them until untilNs, or until Answer.
-func (u *Uncharged) Ask(untilNs int64) (spent uint32) {
+// Tell has an ask for a request tell the units, and returns how many that are.
+func (u *Uncharged) Tell(nowNs, untilNs int64) (spent uint32) {
+	if u.Units == 0 || u.isTold(nowNs) {
+		return 0
+	}
 	u.askedUntilNs = untilNs
 	return u.Units
 }
+
+// AskAhead has an ask of units ahead of need tell the units, and returns how many that are.
+func (u *Uncharged) AskAhead(nowNs, untilNs int64) (spent uint32, ok bool) {
+	if u.isTold(nowNs) {
+		return 0, false
+	}
+	u.askedUntilNs = untilNs
+	return u.Units, true
+}
+
+// isTold reports whether an ask may be under way that tells the units.
+func (u *Uncharged) isTold(nowNs int64) bool { return u.askedUntilNs > nowNs }
 
 // Answer notes the end of an ask that has told the service so many units, and whether the service has charged them.
 func (u *Uncharged) Answer(spent uint32, charged bool) {

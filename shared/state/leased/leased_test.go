@@ -115,22 +115,36 @@ func TestWhatALeaseDenies(t *testing.T) {
 // One ask at a time tells the service what it has not charged, until it has.
 func TestUnchargedUnitsAreTold(t *testing.T) {
 	var u Uncharged
+	require.Zero(t, u.Tell(0, 10), "there are none, so no ask tells them")
 	u.Add(5)
-	require.False(t, u.IsAsked(10))
-	require.EqualValues(t, 5, u.Ask(20))
-	require.True(t, u.IsAsked(19))
-	require.False(t, u.IsAsked(20), "the answer is late")
+	require.EqualValues(t, 5, u.Tell(0, 20))
+	require.Zero(t, u.Tell(19, 40))
 	u.Add(2)
 	u.Answer(5, true)
 	require.EqualValues(t, 2, u.Units)
-	require.True(t, u.IsAsked(19), "another ask may be telling the 2")
-	require.EqualValues(t, 2, u.Ask(30))
+	require.Zero(t, u.Tell(19, 40), "another ask may be telling the 2")
+	require.EqualValues(t, 2, u.Tell(20, 30), "the answer is late")
 	u.Answer(2, false)
 	require.EqualValues(t, 2, u.Units, "the service has failed")
-	require.False(t, u.IsAsked(29))
+	require.EqualValues(t, 2, u.Tell(29, 40), "a later ask tells them")
 	u.Answer(7, true)
 	require.Equal(t, Uncharged{}, u)
 	u.Add(1<<32 - 1)
 	u.Add(1)
 	require.Equal(t, uint32(1<<32-1), u.Units, "saturates")
+}
+
+// Units are asked for ahead of need once at a time, and that ask tells what the service has not charged.
+func TestUnitsAreAskedAheadOnceAtATime(t *testing.T) {
+	var u Uncharged
+	spent, ok := u.AskAhead(0, 20)
+	require.True(t, ok)
+	require.Zero(t, spent)
+	u.Add(5)
+	require.Zero(t, u.Tell(19, 40))
+	_, ok = u.AskAhead(19, 40)
+	require.False(t, ok)
+	spent, ok = u.AskAhead(20, 40)
+	require.True(t, ok)
+	require.EqualValues(t, 5, spent)
 }
