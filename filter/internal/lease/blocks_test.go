@@ -76,6 +76,20 @@ var blockRules = map[string]string{
 	"for units to hold":  `{"name":"r",` + blockedUser + `,"block":"1h","settle":{},"hold":"80s"}`,
 }
 
+// TestARuleWithABlockLeasesNothing: what a lease remembers of a block, and forgets by units, rests on that. Each
+// request asks, and package policy has said so of the rule.
+func TestARuleWithABlockLeasesNothing(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, _, try := tries(t, strings.Replace(rule, "3/1m", "1000/1m", 1))
+			for range 3 {
+				require.Equal(t, blockTry{asked: true}, try("a 1"))
+			}
+			require.EqualValues(t, quota.LeaseOff, h.rules["r"].Policy.Lease)
+		})
+	}
+}
+
 // TestAWorkerRemembersABlock for a second at most, and never for longer than it lasts.
 func TestAWorkerRemembersABlock(t *testing.T) {
 	for name, rule := range blockRules {
