@@ -33,8 +33,8 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	}}
 }
 
-// leasePart asks for a cost of the subject's key, and says how many units of it were spent in silence. If the cost is
-// 0, it only asks ahead of need: it is a refill.
+// leasePart asks for a cost of the subject's key, and says how many units of it were spent in silence. A refill has a
+// cost of 0: it only asks ahead of need.
 func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Carried.Lease, src.definition(s)
 	p := Part{kind: partLeases, Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{

@@ -43,7 +43,7 @@ import (
 // Its other methods are clusterRule's.
 type HoldSource struct {
 	clusterRule
-	share []limit.Window // memory for shareOf
+	share []limit.Window // memory for shareOfHold
 }
 
 // Check finds out what decides about the request: see HoldSource.
@@ -211,9 +211,9 @@ func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
 // Package hold draws what each place charges, and settles the account. Here is the table's part. The table counts by
 // this proxy's share of the limits.
 
-// shareOf is this proxy's share of the limits by which a hold counts. It is valid until the next call. If the number of
-// proxies has changed since Check, it is the share by which the key's next check counts.
-func (src *HoldSource) shareOf(h *hold.Hold) []limit.Window {
+// shareOfHold is this proxy's share of the limits by which a hold counts. It is valid until the next call. If the
+// number of proxies has changed since Check, it is the share by which the key's next check counts.
+func (src *HoldSource) shareOfHold(h *hold.Hold) []limit.Window {
 	src.share = src.appendShare(src.share[:0], h.Windows)
 	return src.share
 }
@@ -223,7 +223,7 @@ func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) hold.Sett
 	if !h.TakenHere {
 		return hold.CostCharged
 	}
-	return src.local.SettleBy(src.shareOf(h), h, cost, wallNs)
+	return src.local.SettleBy(src.shareOfHold(h), h, cost, wallNs)
 }
 
 // Renew renews what lies in this proxy's table.
@@ -231,5 +231,5 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if !h.TakenHere || !src.local.IsDue(h, at) {
 		return hold.NotDue
 	}
-	return src.local.RenewBy(src.shareOf(h), h, at)
+	return src.local.RenewBy(src.shareOfHold(h), h, at)
 }

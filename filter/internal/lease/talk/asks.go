@@ -29,7 +29,8 @@ import (
 //	Waiting          is of all requests
 //	Ahead, Spent     are of what has made the ask. The Spent of another is dropped, and a later ask says it: see
 //	                 lease/uncharged.go
-//	Shadow, NoBlock  are of the rule, so each request has the same. A report has none: the first request says them
+//	Shadow, NoBlock  are of the rule and the key, so each request has the same. A report has none: the first request
+//	                 says them
 type ask struct {
 	state   askState
 	id      uint32

@@ -157,9 +157,9 @@ func (c *Client) Forget(context uint32) *decide.Verdict {
 // maxLooked is how many keys may be looked at at once. One look alone may have more.
 const maxLooked = 4096
 
-// WaitLook makes a request wait for what the service says of the look's keys, of which there must be one: else nothing
-// would end the wait. It returns false if nobody is asked, because the service is silent, or too many requests or keys
-// wait.
+// WaitLook makes a request wait for what the service says of the look's keys, of which there must be one: else only its
+// timeout would end the wait. It returns false if nobody is asked, because the service is silent, or too many requests
+// or keys wait.
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	looked := c.waitlist.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked

@@ -199,6 +199,14 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 	return true
 }
 
+// So far, what is sent. From here on, what comes:
+//
+//	outcome of an ask                    is taken by
+//	Unknown: a definition is lacking     defineAgain
+//	any other, of a look                 tellLooks
+//	Busy                                 reject
+//	Granted, Denied, Unavailable         handOut
+
 // Receive takes a message of the service. Next returns the requests that have waited for it.
 func (c *Client) Receive(message []byte, now int64) error {
 	if !c.stream.isOpen() {
