@@ -80,10 +80,9 @@ func (e Entry) isFixed() bool { return e.Value.Part.Kind == "" }
 // fits reports whether some request has the entry as a pair of a level has it.
 func (e Entry) fits(p Pair) bool { return e.Key == p.Key && (!e.isFixed() || p.Matches(e.Text)) }
 
-// mayReach reports whether requests may come to a level by what the import does not know of the entries.
+// mayReach reports whether requests may come to a level, by what the import knows of the entries.
 func (d *Descriptor) mayReach(l *Level) bool {
-	isUnknown := func(e Entry) bool { return e.IsUnknown }
-	if len(l.Pairs) != len(d.Entries) || !slices.ContainsFunc(d.Entries, isUnknown) {
+	if len(l.Pairs) != len(d.Entries) {
 		return false
 	}
 	for i, e := range d.Entries {
@@ -189,8 +188,13 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 	return list
 }
 
-// limitedBy are the levels with a limit that a descriptor mayReach. It makes no rules of them.
+// limitedBy are the levels with a limit that a descriptor with an unknown entry mayReach. The search finds those of all
+// other descriptors.
 func (ls *Levels) limitedBy(d *Descriptor) (list []*Level) {
+	isUnknown := func(e Entry) bool { return e.IsUnknown }
+	if !slices.ContainsFunc(d.Entries, isUnknown) {
+		return nil
+	}
 	for _, l := range ls.List {
 		if l.Limit != nil && d.mayReach(l) {
 			list = append(list, l)

@@ -40,8 +40,7 @@ type sender struct {
 //	others                                                  the route's own   if addsHost, by the host's
 //
 // The local filter sends by the rate_limits of the configuration by which it works, if that has any: see
-// descriptorsFor. It has choices for the routes of all other configurations, so the three rows in the middle are not
-// for it.
+// descriptorsFor. It has choices for the routes of all other configurations, so rows three to five are not for it.
 type choice struct {
 	alone []rateLimit // for this route by itself
 	joins bool        // by one list for this and other routes of its host: the filter's own, or the host's
@@ -85,7 +84,9 @@ func (r *reader) sentBy(f sender, hosts []*virtualHost) (list []rateLimitsFor) {
 	}
 	for _, h := range hosts {
 		for _, route := range h.routes {
-			list = append(list, rateLimitsFor{f.choices[route].alone, route.selection})
+			if alone := f.choices[route].alone; len(alone) > 0 {
+				list = append(list, rateLimitsFor{alone, route.selection})
+			}
 		}
 		joined := h.requestsOf(f.joinedBy(h))
 		if len(joined) == 0 {
