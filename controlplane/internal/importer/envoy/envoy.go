@@ -91,7 +91,11 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	r := &reader{Draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
 	err = run(r)
 	r.noteGuesses()
-	return cmp.Or(d.Err(), err, keys.unused())
+	err = cmp.Or(d.Err(), err)
+	if err != nil || d.IsEmpty() { // Draft.Finish says that it is
+		return err
+	}
+	return keys.unused()
 }
 
 // decode reads an object as a message of Envoy. It keeps the message, as many routes may have one object from the
