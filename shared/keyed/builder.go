@@ -83,7 +83,7 @@ func (b *Builder) Window(per time.Duration, units uint32, options ...WindowOptio
 //
 // It is fixed_window with per: month or per: year in a policy.
 func (b *Builder) Months(months int, units uint32, options ...WindowOption) *Builder {
-	const tooMany = 13 // and more would overflow
+	const tooMany = 13 // it stands for all larger numbers, whose nanoseconds may overflow
 	per := int64(min(max(months, 0), tooMany)) * limit.MonthNs
 	b.add(limit.Calendar, time.Duration(per), units, options)
 	b.windows[len(b.windows)-1].months = months

@@ -133,12 +133,6 @@ type counted struct {
 	asOf  int64
 }
 
-// shift moves it ahead.
-func (c *counted) shift(w *limit.Window, by int64) {
-	w.Shift(&c.usage, by)
-	c.asOf += by
-}
-
 // countedIn returns what the record has counted in a column, as of r.asOf or the last lapse. If the clock was set back,
 // it is moved back in a copy. What has lapsed is charged by the rule's limits, because the key's own are not known. A
 // log lies in logMemory.
@@ -326,7 +320,8 @@ func (p *timedPage) addToFloor(r *record, at int64) {
 		w := p.rule.at(column)
 		c := p.countedIn(r, column)
 		if !w.OnGrid() {
-			c.shift(w, ahead)
+			w.Shift(&c.usage, ahead)
+			c.asOf += ahead
 		}
 		evicted := w.Floor(c.usage, c.asOf, floorTime)
 		p.page.SetFloor(column, w.MergeFloors(p.page.Floor(column), evicted))

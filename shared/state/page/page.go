@@ -22,8 +22,8 @@
 // A record:
 //
 //	 0  u64  time of the last write + 1 ns, 0 = the slot is free
-//	 8  u16  low 12 bits generation; bit 12: the key was reset, so what counts nothing here is no reason to start
-//	         from the floor; the other bits spare, 0
+//	 8  u16  low 12 bits generation; bit 12: the key was reset, so the record stays while it counts nothing: without
+//	         it the key would start from the floor; the other bits spare, 0
 //	10       n × usage of that window       usage.go
 //
 // layout.go says how many pages of how many slots a table has, and where things lie in one. usage.go has what a page
