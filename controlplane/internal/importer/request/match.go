@@ -9,47 +9,20 @@ import (
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns.
-// Value.Fitting makes matches. A header has one pattern, as a policy has one for each. A match is not changed once it
-// is made.
-type Match map[partID][]MatchPattern
-
-// MatchPattern is a pattern as a match has it: a policy compares hosts and addresses by what they name, and not as
-// texts. Part.inMatch makes it of what a limiter compares. Of one part, all are names (OfHosts, InNetwork), or none is.
-type MatchPattern struct{ pattern Pattern }
-
-// Within reports whether every value that fits p fits q:
-//
-//	p                      q                        within
-//	x.a.example, OfHosts   *.A.example, OfHosts     yes: it is one of the hosts below a.example, in any case
-//	10.1.2.3, InNetwork    10.0.0.0/8, InNetwork    yes: the address is in the network
-//	others                                          as Pattern.Within says
-//
-// It is as sure as that.
-func (p MatchPattern) Within(q MatchPattern) bool {
-	if p.pattern.isName() {
-		return q.pattern.Matches(p.pattern.text)
-	}
-	return p.pattern.Within(q.pattern)
-}
-
-// Apart reports whether no value fits both. One of two names has all values of the other, or they have none in common.
-func (p MatchPattern) Apart(q MatchPattern) bool {
-	if p.pattern.isName() {
-		return !p.Within(q) && !q.Within(p)
-	}
-	return p.pattern.Apart(q.pattern)
-}
+// Value.Fitting makes matches, of the patterns that Part.inMatch gives. A header has one pattern, as a policy has one
+// for each. A match is not changed once it is made.
+type Match map[partID][]Pattern
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
-func (m Match) Of(p Part) []MatchPattern { return m[p.id()] }
+func (m Match) Of(p Part) []Pattern { return m[p.id()] }
 
 // Equal reports whether two matches have the same conditions.
-func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.Equal[[]MatchPattern]) }
+func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.Equal[[]Pattern]) }
 
 // WithoutConditionsOf is the match without the conditions that another one has too.
 func (m Match) WithoutConditionsOf(other Match) Match {
 	left := maps.Clone(m)
-	maps.DeleteFunc(left, func(id partID, values []MatchPattern) bool { return slices.Equal(values, other[id]) })
+	maps.DeleteFunc(left, func(id partID, values []Pattern) bool { return slices.Equal(values, other[id]) })
 	return left
 }
 
@@ -84,7 +57,7 @@ func (m Match) IsApart(other Match) bool {
 
 // commonValues are the patterns for the values of a part that fit one of each list; an empty list fits all. They are
 // not known if no list of patterns says that.
-func commonValues(a, b []MatchPattern) (common []MatchPattern, isKnown bool) {
+func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	if len(a) == 0 {
 		return b, true
 	}
@@ -108,7 +81,7 @@ func commonValues(a, b []MatchPattern) (common []MatchPattern, isKnown bool) {
 func Joined(list []Match) (short []Match) {
 	type condition struct {
 		of partID
-		MatchPattern
+		Pattern
 	}
 	isThere := map[condition]bool{}
 	index := map[partID]int{} // in short, of the exemption by a part
@@ -143,7 +116,7 @@ func (m Match) onlyList() (id partID, ok bool) {
 }
 
 // appendNew adds the patterns that the list does not have.
-func appendNew(list []MatchPattern, more ...MatchPattern) []MatchPattern {
+func appendNew(list []Pattern, more ...Pattern) []Pattern {
 	list = slices.Clone(list)
 	for _, p := range more {
 		if !slices.Contains(list, p) {
@@ -158,12 +131,12 @@ func (m Match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
 	for id, values := range m {
 		if id.kind == KindHeader {
-			headers[id.name] = values[0].pattern.notation(id.part())
+			headers[id.name] = values[0].notation(id.part())
 		}
 	}
 	var paths []string
 	for _, p := range m.Of(FullPath) {
-		paths = append(paths, p.pattern.notation(FullPath))
+		paths = append(paths, p.notation(FullPath))
 	}
 	return Flow(struct {
 		Hosts     []string          `yaml:"hosts,omitempty"`
@@ -177,7 +150,7 @@ func (m Match) MarshalYAML() (any, error) {
 // texts are the texts of a part's patterns.
 func (m Match) texts(p Part) (list []string) {
 	for _, v := range m.Of(p) {
-		list = append(list, v.pattern.text)
+		list = append(list, v.text)
 	}
 	return list
 }

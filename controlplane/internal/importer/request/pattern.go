@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Pattern says which values of a part of a request fit, as a limiter compares them. In a match it is a MatchPattern.
+// Pattern says which values of a part of a request fit. Its kind says how they are compared: Exactly 10.0.0.0/8 is that
+// text alone, and InNetwork 10.0.0.0/8 has all addresses of the network.
 type Pattern struct {
 	kind PatternKind
 	text string
@@ -183,9 +184,11 @@ func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 
 // Within reports whether every value that fits p fits q:
 //
-//	p          q            within
-//	/a/b*      /a*          yes
-//	10.1.2.3   10.0.0.0/8   no: these are two texts. MatchPattern.Within compares names
+//	p                      q                        within
+//	/a/b*                  /a*                      yes
+//	x.a.example, OfHosts   *.A.example, OfHosts     yes: it is one of the hosts below a.example, in any case
+//	10.1.2.3, InNetwork    10.0.0.0/8, InNetwork    yes: the address is in the network
+//	10.1.2.3, Exactly      10.0.0.0/8, Exactly      no: these are two texts
 //
 // A true answer is sure. A false one may be wrong, and costs a rule of its own where an override would do, or a rule
 // that is off: never a wrong limit.
@@ -193,7 +196,7 @@ func (p Pattern) Within(q Pattern) bool {
 	switch {
 	case q.kind == AnyValue, p == q:
 		return true
-	case p.kind == Exactly:
+	case p.kind == Exactly, p.kind == q.kind && p.isName():
 		return q.Matches(p.text)
 	}
 	begin, _ := p.LiteralPrefix()
@@ -207,7 +210,8 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// isName reports whether the pattern is a name of hosts, or a network.
+// isName reports whether the pattern is a name of hosts, or a network. One of two such has all values of the other, or
+// they have none in common.
 func (p Pattern) isName() bool { return p.kind == OfHosts || p.kind == InNetwork }
 
 // Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
@@ -221,7 +225,7 @@ func (p Pattern) Apart(q Pattern) bool {
 		return !q.Matches(p.text)
 	case q.kind == Exactly:
 		return !p.Matches(q.text)
-	case isAll && isAllOther:
+	case isAll && isAllOther, p.kind == q.kind && p.isName():
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)

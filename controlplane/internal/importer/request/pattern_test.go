@@ -27,7 +27,7 @@ func textsOf(characters string, size int) []string {
 
 // Where a pattern is said to be within another one, or apart from it, no text says otherwise. Some are of each.
 func TestWithinAndApartAreSure(t *testing.T) {
-	patterns := []Pattern{{}, Absent, Present, Expression("a.*"), Expression("(a|/a)/?")}
+	patterns := []Pattern{{}, Absent, Present, Expression("a.*"), Expression("(a|/a)/?"), {OfHosts, "a"}, {OfHosts, "b"}}
 	for _, text := range textsOf("a/", 3) {
 		patterns = append(patterns, Exact(text))
 		if text != "" { // no path is empty
@@ -169,7 +169,7 @@ func TestTextsOfHostsAndNetworksAreApart(t *testing.T) {
 	require.True(t, Exact("a.example").Apart(Exact("A.example")))
 }
 
-// In a match, a name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
+// A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
 func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 	named := func(patternOf func(string) (Pattern, bool)) func(text string) Pattern {
 		return func(text string) Pattern {
@@ -198,7 +198,7 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 		{of: network, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
 		{of: Wildcard, p: "/*.a", q: "/*x.a"},
 	} {
-		p, q := MatchPattern{tc.of(tc.p)}, MatchPattern{tc.of(tc.q)}
+		p, q := tc.of(tc.p), tc.of(tc.q)
 		require.Equal(t, tc.within, p.Within(q), "%v", tc)
 		require.Equal(t, tc.apart, p.Apart(q), "%v", tc)
 		require.Equal(t, tc.apart, q.Apart(p), "%v", tc)

@@ -13,8 +13,8 @@
 //
 //	Selection.Require(Host.Value(), Exact("a.example:80"))
 //	  Value.Fitting          what has the condition alone, or why no match says it
-//	    Value.translate      the Pattern Exact("a.example"), and a comment: without its port
-//	    Part.inMatch         the MatchPattern for the hosts of the name a.example, in any case
+//	    Value.translate      Exact("a.example"), and a comment: without its port
+//	    Part.inMatch         the hosts of the name a.example, in any case
 //	  Selection.NarrowTo     joins it with the selection
 //
 // There is no other way into one: ExemptFitting and ToHosts go by Fitting too.
@@ -33,10 +33,10 @@
 // and so limits fewer requests: exemptAtLeast in package envoy. An override is no exemption: it gives requests another
 // limit, or none.
 //
-// There are two types of patterns, each with Within and Apart. A Pattern is what a limiter compares. One with
-// descriptors compares texts: to it the host A.example is apart from a.example. A MatchPattern is what a match has, and
-// a policy compares hosts and addresses by what they name: there the two are one. Value.Compared is the text by which a
-// policy takes one leaf of a descriptor for another.
+// A limiter with descriptors compares texts: to it the host A.example is apart from a.example. A policy compares hosts
+// and addresses by what they name: to it the two are one. So a match has patterns of the kinds OfHosts and InNetwork
+// where a limiter has texts. Pattern.Within and Apart compare each kind in its way. Value.Compared is the text by which
+// a policy takes one leaf of a descriptor for another.
 //
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer

@@ -37,9 +37,9 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 // Several patterns are a list, of a header an expression. If no match can say one of them, the others make none.
 func TestRequestsThatFitOneOfSeveralPatterns(t *testing.T) {
 	header := Header("x-plan")
-	require.Equal(t, []MatchPattern{{Exact("GET")}, {Exact("PUT")}},
+	require.Equal(t, []Pattern{Exact("GET"), Exact("PUT")},
 		Method.Value().Fitting(Exact("GET"), Exact("PUT"), Exact("GET")).Match().Of(Method))
-	require.Equal(t, []MatchPattern{{Expression("(?:a)|(?:b.*)")}},
+	require.Equal(t, []Pattern{Expression("(?:a)|(?:b.*)")},
 		header.Fitting(Exact("a"), Prefix("b", false)).Match().Of(header.Part))
 	for _, s := range []Selection{
 		Method.Value().Fitting(Exact("GET"), Exact("put")),

@@ -99,7 +99,7 @@ func (v Value) isNeverAddress(text string) bool {
 // that of one of them, WhyOff says why, and there is no match: that of the others would have a part of the requests. If
 // a policy compares another text, a comment says which.
 func (v Value) Fitting(patterns ...Pattern) (s Selection) {
-	var list []MatchPattern
+	var list []Pattern
 	for _, p := range patterns {
 		if p.kind == AnyValue {
 			return Selection{}
@@ -119,7 +119,7 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		}
 	}
 	if v.Part.Kind == KindHeader && len(list) > 1 {
-		list = []MatchPattern{oneOf(list)}
+		list = []Pattern{oneOf(list)}
 	}
 	if len(list) > 0 && !s.IsOff() {
 		s.match = Match{v.Part.id(): list}
@@ -128,12 +128,12 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 }
 
 // oneOf fits what fits one of the patterns, which are for texts.
-func oneOf(list []MatchPattern) MatchPattern {
+func oneOf(list []Pattern) Pattern {
 	var all []string
 	for _, p := range list {
-		all = append(all, "(?:"+p.pattern.Regexp()+")")
+		all = append(all, "(?:"+p.Regexp()+")")
 	}
-	return MatchPattern{Expression(strings.Join(all, "|"))}
+	return Expression(strings.Join(all, "|"))
 }
 
 // ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
@@ -222,7 +222,7 @@ func (p Part) someCondition() string { return "they have a condition on " + p.St
 //	part      pattern            in a match
 //	Host      Exact a.example    a.example, OfHosts: in any case
 //	ClientIP  Exact 10.0.0.0/8   10.0.0.0/8, InNetwork: all addresses in it
-func (p Part) inMatch(v Pattern) (matched MatchPattern, ok bool) {
+func (p Part) inMatch(v Pattern) (matched Pattern, ok bool) {
 	switch p.Kind {
 	case KindPath, KindHeader:
 		ok = !v.isName()
@@ -230,18 +230,17 @@ func (p Part) inMatch(v Pattern) (matched MatchPattern, ok bool) {
 		ok = v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
 		if v.kind == Exactly {
-			return MatchPattern{Pattern{OfHosts, v.text}}, isHost(v.text)
+			return Pattern{OfHosts, v.text}, isHost(v.text)
 		}
 		ok = v.kind == OfHosts
 	case KindClientIP:
 		if v.kind == Exactly {
-			v, ok = NetworkPattern(v.text)
-			return MatchPattern{v}, ok
+			return Pattern{InNetwork, v.text}, true
 		}
 		ok = v.kind == InNetwork
 	case KindQuery, KindCookie, KindProperty:
 	}
-	return MatchPattern{v}, ok
+	return v, ok
 }
 
 // Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
