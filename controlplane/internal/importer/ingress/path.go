@@ -106,7 +106,7 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 // noteUnlistedPaths notes that paths of a host have no limit here if no Ingress has them. In ingress-nginx a default
 // backend answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
 func (imp *ingressImport) noteUnlistedPaths() {
-	hasUnlisted := func(p hostPath) bool { return p.path.Matches("/a path that nobody lists") }
+	hasUnlisted := func(p hostPath) bool { return p.path.Matches("/ a path/that nobody lists") }
 	hosts := map[string]bool{allOthers: true} // of which an Ingress has all paths; allOthers is of no Ingress with rules
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {

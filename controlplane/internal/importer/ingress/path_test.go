@@ -18,6 +18,10 @@ const off = "# Off: No match can select its requests:"
 const limited = "{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: '1'}}, " +
 	"spec: "
 
+// regex ends an Ingress and begins one that makes expressions of the paths of its hosts.
+const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
+	`"true"}}, spec: `
+
 // host is a rule of an Ingress, and rules are its spec.
 func host(name, path string) string {
 	return "{host: '" + name + "', http: {paths: [{path: " + path + ", pathType: Prefix}]}}"
@@ -93,6 +97,7 @@ func TestNoteOfUnlistedPaths(t *testing.T) {
 		isNoted     bool
 	}{
 		{"of its only host", rules(host("a.example", "/api")), true},
+		{"of a host with expressions", rules(host("a.example", "/a")) + regex + rules(host("a.example", "/b")), true},
 		{"which another Ingress has", rules(host("a.example", "/api")) + other + rules(host("a.example", "/")), false},
 		{"which a wider host of its own has", own + rules(host("b.test", "/")), false},
 		{"of a host that another Ingress names too", own + rules(host("a.b.example", "/x")), true},
@@ -107,8 +112,6 @@ func TestNoteOfUnlistedPaths(t *testing.T) {
 
 // nginx tries expressions in the order of their lengths as an Ingress has them, not as a policy has them.
 func TestExpressionsOfAnIngress(t *testing.T) {
-	const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
-		`"true"}}, spec: `
 	for _, tc := range []struct{ own, other, want string }{
 		{"/abc", "/abc$", "paths: ['~(?i)/abc.*']} exempt: - {paths: ['~(?i)/abc']}"},
 		{"/abc$", "/abc", "paths: ['~(?i)/abc']}"},
