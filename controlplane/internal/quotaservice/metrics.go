@@ -18,7 +18,7 @@ type metrics struct {
 	unitsReturned atomic.Uint64                        // uncounted, because proxies returned them
 	unitsLost     atomic.Uint64                        // that a return or an undo could not uncount
 	mismatches    atomic.Uint64                        // recordbytes.ErrNewer, recordbytes.ErrDamage
-	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, heartbeats, noteAlive, Watch
+	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, heartbeats, note, Watch
 	crowded       atomic.Uint64                        // balance.ErrWindows
 	late          atomic.Uint64                        // swaps that were Late
 	full          atomic.Uint64                        // swapstore.ErrFull

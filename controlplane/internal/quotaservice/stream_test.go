@@ -449,6 +449,19 @@ func TestProxies(t *testing.T) {
 	require.EqualValues(t, 1, p.proxies())
 }
 
+// TestALateAnswerLowersNoProxies: two processes come, and the store's answer to the first one comes last.
+func TestALateAnswerLowersNoProxies(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	b.store.told = func(n int) {
+		if n == 1 {
+			b.service.noteAlive(p.worker.domain, 2)
+		}
+	}
+	b.clock.advance(0)
+	require.EqualValues(t, 2, p.proxies())
+}
+
 func (p *proxy) proxies() uint32 {
 	require.NoError(p.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
 	b, _ := p.Next()

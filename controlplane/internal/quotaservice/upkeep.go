@@ -185,13 +185,21 @@ func (s *Service) NoteProcesses() {
 		})
 	}
 	_ = notes.Wait() // none fails: note counts and logs its errors
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for d, n := range all {
-		s.setProxies(d, n)
+		d.proxies = cmp.Or(n, d.proxies)
 	}
 }
 
-// noteAlive notes in the store that a process is alive, and takes over how many are.
-func (s *Service) noteAlive(d *domain, process uint64) { s.setProxies(d, s.note(d, process)) }
+// noteAlive notes in the store that a process is alive, which has come. If several come at once, the store's answers
+// may be taken up in any order, so none lowers how many there are. NoteProcesses does.
+func (s *Service) noteAlive(d *domain, process uint64) {
+	n := s.note(d, process)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d.proxies = max(d.proxies, n)
+}
 
 // note notes in the store that a process is alive, and returns how many of the domain are; 0 if the store fails.
 func (s *Service) note(d *domain, process uint64) uint32 {
@@ -204,16 +212,6 @@ func (s *Service) note(d *domain, process uint64) uint32 {
 		return 0
 	}
 	return uint32(min(int64(n), math.MaxUint32))
-}
-
-// setProxies has the domain's answers say how many proxies are alive. 0 is not known: what was known stays.
-func (s *Service) setProxies(d *domain, n uint32) {
-	if n == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d.proxies = n
 }
 
 // Healthy says why the store does not answer, or has no state yet.
