@@ -86,29 +86,18 @@ type leaseKeeper struct {
 	rest    leased.GrantLeft // what neither a request nor the lease has
 	takers  int              // requests that have units and are not decided
 
-	place place
-	putNs int64 // when units were put into the lease last
+	// inLease says that units of the grant were put into the key's lease, which has a place for it, though they may be
+	// spent by now. What rest has at the end could not be put there: the proxy's store has failed since.
+	inLease bool
+	putNs   int64 // when units were put there last
 }
-
-// place is where those units of a grant are that no request has, as changeLease has left them.
-type place uint8
-
-const (
-	// allHere: all in leaseKeeper.rest. None may be kept, no change could be written yet, or others have the place in the
-	// lease by now.
-	allHere place = iota
-	// allInLease: all in the key's lease, which has a place for them, though they may be spent by now.
-	allInLease
-	// inBoth: some were put into the lease, and then the proxy's store has failed: the others are still here.
-	inBoth
-)
 
 func (k *leaseKeeper) noteGiven(*decide.Subject, uint32) { k.takers++ }
 
 // keepRest also writes into the lease what the service has said of the key.
 func (k *leaseKeeper) keepRest(h *handout) {
 	k.rest, k.mayStay = h.rest, h.mayStay()
-	k.place = k.changeLease(h)
+	k.changeLease(h)
 	if k.takers == 0 {
 		k.end()
 	}
@@ -121,14 +110,14 @@ func (k *leaseKeeper) takeBack(units uint32) {
 		return
 	}
 	if k.rest.Units > 0 && k.mayStay {
-		k.place = k.changeLease(nil)
+		k.changeLease(nil)
 	}
 	k.end()
 }
 
-// changeLease writes the answer into the key's lease, unless it is nil, and puts the rest there, if that may stay. It
-// returns where the units are then. If the proxy's store fails, what the service has said of the key is lost, too.
-func (k *leaseKeeper) changeLease(answer *handout) place {
+// changeLease writes the answer into the key's lease, unless it is nil, and puts the rest there, if that may stay. If
+// the proxy's store fails, what the service has said of the key is lost, and the rest stays here.
+func (k *leaseKeeper) changeLease(answer *handout) {
 	clock := k.at.source.worker.clock
 	for c := k.at.change(clock.Now(), clock.Monotonic()); c.read(); {
 		if answer != nil {
@@ -138,24 +127,20 @@ func (k *leaseKeeper) changeLease(answer *handout) place {
 		if !c.write() {
 			continue
 		}
-		if !isPut {
-			return allHere
+		k.inLease = isPut
+		if isPut {
+			k.putNs = c.NowNs
+			k.rest.Units = 0
 		}
-		k.putNs = c.NowNs
-		k.rest.Units = 0
-		return allInLease
+		return
 	}
-	if k.place == allInLease { // so this is the second change
-		return inBoth
-	}
-	return allHere
 }
 
 // putInto puts the rest into the lease, all of it or nothing. Units whose time is over are not put there, unless the
 // lease has others of the grant: all of it goes back together.
 func (k *leaseKeeper) putInto(e *state.LeaseEntry) (isPut bool) {
 	isOver := e.NowNs >= k.rest.EndNs
-	if k.rest.Units == 0 || !k.mayStay || isOver && k.place == allHere || !e.Put(k.rest) {
+	if k.rest.Units == 0 || !k.mayStay || isOver && !k.inLease || !e.Put(k.rest) {
 		return false
 	}
 	if !isOver {
@@ -169,12 +154,10 @@ func (k *leaseKeeper) putInto(e *state.LeaseEntry) (isPut bool) {
 func (k *leaseKeeper) end() {
 	src := k.at.source
 	returns := &src.worker.Returns
-	if k.place == allHere {
+	if !k.inLease {
 		returns.giveBack(src, k.rest.GrantID, k.rest.Units)
 		return
 	}
-	if k.place == inBoth {
-		src.noteLost(k.rest.Units)
-	}
+	src.noteLost(k.rest.Units)
 	returns.watch(k)
 }
