@@ -11,24 +11,14 @@ type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	kind     partKind
-	lease    leaseAt          // of partLeases: keeps what the service grants, and no request takes
-	Reporter account.Reporter // of partHolds: its account counts what the service grants. Others report nothing
+	lease    leaseAt          // of a rule that leases: keeps what the service grants, and no request takes
+	Reporter account.Reporter // of a rule that holds: its account counts what the service grants. Others report nothing
 }
-
-// partKind is what a part is for, and so what becomes of what the service grants: see newKeeper.
-type partKind uint8
-
-const (
-	partLooks  partKind = iota // how the key stands: nothing is granted, and HandOut gets no such part
-	partLeases                 // units that are spent. The rest may join the key's lease
-	partHolds                  // a report of the key's account, and units that are held
-)
 
 // lookPart is what is asked for a look at the subject's key.
 func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	d := src.definition(s)
-	return Part{kind: partLooks, Definition: d, Wire: quota.Part{
+	return Part{Definition: d, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Inspect: true,
 	}}
 }
@@ -37,7 +27,7 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 // cost of 0: it only asks ahead of need.
 func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Carried.Lease, src.definition(s)
-	p := Part{kind: partLeases, Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
+	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
@@ -49,7 +39,7 @@ func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
 
 // holdPart asks for the subject's cost, and reports what is held.
 func holdPart(s *decide.Subject, acc *account.Account) Part {
-	return Part{kind: partHolds, Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
 		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
@@ -57,7 +47,7 @@ func holdPart(s *decide.Subject, acc *account.Account) Part {
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{kind: partHolds, Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key,
 	}}
 }

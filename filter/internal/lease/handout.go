@@ -39,6 +39,7 @@ type handout struct {
 	told   allot.Allotment  // what requests are told: each of them with its own Units
 	rest   leased.GrantLeft // what nobody has got yet
 	keeper keeper           // of all that no request takes
+	leases leaseKeeper      // the keeper, if the rule leases; here, because one allocation does for both
 
 	// Of a denial:
 	blockNs      int64 // until when the key is blocked, 0 = it is not
@@ -53,8 +54,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, reportIsLost bool) *hand
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &handout{
-		part: p, grant: grant, cameNs: trip.CameNs, keeper: p.newKeeper(),
-		failed: grant.Failed || reportIsLost,
+		part: p, grant: grant, cameNs: trip.CameNs, failed: grant.Failed || reportIsLost,
 		told: allot.Allotment{
 			EndNs: endNs, Denied: grant.Denied, HeldBack: grant.HeldBack, Blocked: grant.Blocked, WaitNs: waitNs,
 			Standings: p.standings(grant, trip.CameNs),
@@ -63,6 +63,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, reportIsLost bool) *hand
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
 		},
 	}
+	h.keeper = h.newKeeper()
 	h.readBlock()
 	return h
 }

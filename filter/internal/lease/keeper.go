@@ -19,16 +19,13 @@ type keeper interface {
 	takeBack(units uint32)
 }
 
-// newKeeper is the keeper of a grant for the part.
-func (p *Part) newKeeper() keeper {
-	switch p.kind {
-	case partLeases:
-		return &leaseKeeper{at: p.lease}
-	case partHolds:
-		return accountKeeper{p.Reporter.Account()}
-	default:
-		return nil
+// newKeeper is the keeper of the handout.
+func (h *handout) newKeeper() keeper {
+	if acc := h.part.Reporter.Account(); acc != nil {
+		return accountKeeper{acc}
 	}
+	h.leases.at = h.part.lease
+	return &h.leases
 }
 
 // Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,
