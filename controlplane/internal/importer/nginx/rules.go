@@ -222,8 +222,8 @@ func countsWithMissing(f nginxkey.Form) bool {
 	return slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) && (len(f.Parts) > 1 || f.Text != "")
 }
 
-// isEmptyWithout reports whether the key may be empty, because a request may lack all of it. No other rule limits more
-// requests than the file says without being off.
+// isEmptyWithout reports whether the key may be empty, because a request may lack all of it. The rule then limits more
+// requests than the file says, and a comment says so: it is an exception to the invariant of package request.
 func isEmptyWithout(f nginxkey.Form) bool {
 	isAlwaysThere := func(p request.Part) bool { return !p.MayBeMissing() }
 	return f.Text == "" && !slices.ContainsFunc(f.Parts, isAlwaysThere)
