@@ -379,8 +379,8 @@ func (rs *returnables) take(r quota.Return) (g *returnable, units uint32) {
 	return g, units
 }
 
-// returned owns the operation of a return: only Drain waits for it, so it measures how many units could still be
-// uncounted.
+// returned owns the operation of a return. It measures how many units could still be uncounted. Only Drain waits for
+// it.
 type returned struct {
 	core  *core
 	units uint32
