@@ -106,7 +106,7 @@ func TestFormsAreCountedBeforeTheyAreMade(t *testing.T) {
 		allocations := testing.AllocsPerRun(1, func() { forms = counted(t, blocks, key) })
 		require.Len(t, forms, 1, key)
 		require.Equal(t, []request.Reason{"The key has more than 100 forms."}, forms[0].Requests.WhyOff(), key)
-		require.Less(t, allocations, 50_000.0, key)
+		require.Less(t, allocations, 25_000.0, key) // 13,500; from 43,000 without one of the checks of maxForms
 	}
 }
 
