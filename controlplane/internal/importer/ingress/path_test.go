@@ -18,9 +18,14 @@ const off = "# Off: No match can select its requests:"
 const limited = "{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: '1'}}, " +
 	"spec: "
 
-// regex ends an Ingress and begins one that makes expressions of the paths of its hosts.
-const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
-	`"true"}}, spec: `
+// These end an Ingress and begin another one. That of regex makes expressions of the paths of its hosts.
+const (
+	other  = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
+	canary = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/canary: " +
+		`"true"}}, spec: `
+	regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
+		`"true"}}, spec: `
+)
 
 // host is a rule of an Ingress, and rules are its spec.
 func host(name, path string) string {
@@ -31,9 +36,6 @@ func rules(hosts ...string) string { return "{rules: [" + strings.Join(hosts, ",
 
 // An Ingress with a limit has its requests, without those that another Ingress takes.
 func TestRequestsOfAnIngress(t *testing.T) {
-	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
-	const canary = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/canary: " +
-		`"true"}}, spec: `
 	for _, tc := range []struct{ name, specs, want string }{
 		{"a longer path of its host", rules(host("a.example", "/")) + other + rules(host("a.example", "/api")),
 			"match: {hosts: [a.example]} exempt: - {paths: [/api, /api/*]}"},
@@ -90,7 +92,6 @@ func TestRequestsOfAnIngress(t *testing.T) {
 
 // Paths of a host that no Ingress lists are noted, unless a wider host of the limited Ingress has them.
 func TestNoteOfUnlistedPaths(t *testing.T) {
-	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
 	own := rules(host("*.example", "/"), host("a.b.example", "/api")) + other
 	for _, tc := range []struct {
 		name, specs string
@@ -104,6 +105,10 @@ func TestNoteOfUnlistedPaths(t *testing.T) {
 		{"of a host within one of another Ingress", own + rules(host("*.b.example", "/x")), true},
 		{"of which another Ingress has some by the wider host", own + rules(host("*.example", "/x")), true},
 		{"of a host beside one of another Ingress", own + rules(host("c.example", "/x")), false},
+		{"of which a canary has some", rules(host("*.example", "/"), host("a.b.example", "/api")) + canary +
+			rules(host("a.b.example", "/x")), false},
+		{"of which its own wider host has some, and another Ingress the rest of that host",
+			rules(host("*.example", "/x"), host("a.example", "/api")) + other + rules(host("*.example", "/")), true},
 	} {
 		text := string(imported(t, limited+tc.specs+"}").Policy)
 		require.Equal(t, tc.isNoted, strings.Contains(text, "requests to paths that no Ingress has"), tc.name)

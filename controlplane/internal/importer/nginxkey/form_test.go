@@ -42,6 +42,17 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	}, forms)
 }
 
+// A request may lack a header, which is the empty text to nginx. It always has a path.
+func TestAnExpressionThatFitsTheEmptyText(t *testing.T) {
+	for source, forms := range map[string]int{"$http_x_plan": 2, "$uri": 1} {
+		found := counted(t, "map "+source+" $key { ~^(/a)? x; }", "$key")
+		require.Len(t, found, forms, source)
+		for _, f := range found {
+			require.False(t, f.Requests.IsOff(), source)
+		}
+	}
+}
+
 // A key has the parts of its variables, each once, and the text between them.
 func TestPartsAndTextOfAKey(t *testing.T) {
 	forms := counted(t, "", "$host:${http_x_user}:$host")
