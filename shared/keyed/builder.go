@@ -244,7 +244,9 @@ func (b *Builder) Block(d time.Duration) *Builder {
 }
 
 // Prolong makes each denied hit of a blocked key begin its [Builder.Block] anew. A key that
-// is blocked because another one made room prolongs nothing.
+// is blocked because another one made room prolongs nothing. With [Builder.CountDenied] its
+// first denied hit gives it a record. From then on the block is its own, so further hits
+// prolong it.
 func (b *Builder) Prolong() *Builder {
 	b.prolongs = true
 	return b

@@ -126,7 +126,8 @@ func (s *shard) deny(l *Limiter, cost uint32, pass int64, r *Result) {
 
 // beginsBlock reports whether a denied hit begins a block, or begins it anew. A key
 // without a record may be blocked, too: by the block of a key that made room. That is
-// not its own to prolong.
+// not its own to prolong. If its denials count, this one gives it a record, which has
+// the block from then on.
 func (s *shard) beginsBlock(l *Limiter) bool {
 	isBlocked := s.entry.BlockEnd() != 0
 	return l.blocks && (!isBlocked || l.prolongs && s.entry.HasRecord())
@@ -139,7 +140,13 @@ func (s *shard) noteDenial(l *Limiter, cost uint32, r *Result) bool {
 	if l.countDenied {
 		units = cost
 	}
-	r.Full = !s.foundRoom("count a denied hit", s.table.Deny(&s.entry, units, l.evict))
+	var status state.Status
+	if s.beginsBlock(l) {
+		status = s.table.Deny(&s.entry, units, l.evict)
+	} else {
+		status = s.table.Commit(&s.entry, units, l.evict)
+	}
+	r.Full = !s.foundRoom("count a denied hit", status)
 	if !r.Full && s.entry.Blocked {
 		s.counts.blocks++
 	}

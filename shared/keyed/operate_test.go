@@ -133,19 +133,25 @@ func TestDeniedHitsOfAKeyWithoutRoom(t *testing.T) {
 // A key that was denied makes room for others, which its block denies. If each of them prolonged it,
 // it would never end.
 func TestKeysWithoutARecordProlongNoBlock(t *testing.T) {
-	now := time.Unix(1000, 0)
-	l, err := New().Window(time.Minute, 1).Block(time.Hour).Prolong().Capacity(1).
-		Clock(func() time.Time { return now }).Build()
-	require.NoError(t, err)
-	for _, allowed := range []bool{true, false} {
-		require.Equal(t, allowed, l.Hit("denied").Allowed)
+	for name, b := range map[string]*Builder{
+		"denied hits do not count": New(),
+		"denied hits count":        New().CountDenied(),
+	} {
+		now := time.Unix(1000, 0)
+		l, err := b.Window(time.Minute, 1).Block(time.Hour).Prolong().Capacity(1).
+			Clock(func() time.Time { return now }).Build()
+		require.NoError(t, err)
+		for _, allowed := range []bool{true, false} {
+			require.Equal(t, allowed, l.Hit("denied").Allowed, name)
+		}
+		l.Hit("makes it leave")
+		for i := range 6 {
+			require.False(t, l.Hit(string(rune('a'+i))).Allowed, name)
+			now = now.Add(10 * time.Minute)
+		}
+		require.True(t, l.Hit("z").Allowed, name)
+		require.EqualValues(t, 1, l.Stats().Blocks, name)
 	}
-	require.True(t, l.Hit("makes it leave").Allowed)
-	for i := range 6 {
-		require.False(t, l.Hit(string(rune('a'+i))).Allowed)
-		now = now.Add(10 * time.Minute)
-	}
-	require.True(t, l.Hit("z").Allowed)
 }
 
 func TestDamageIsNotHidden(t *testing.T) {

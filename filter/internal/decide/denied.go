@@ -109,10 +109,10 @@ func (s *Subject) beginsBlock(found Found) bool {
 	return found == Denied || found == Blocked && block.Prolong && s.hasOwnBlock()
 }
 
-// hasOwnBlock reports whether the blocked key has a record, or gets one, because its denials are counted. Else it is
-// blocked by its page's floor (see package state), as are others: if it prolonged that, keys that were never denied
-// would keep a page blocked for good.
-func (s *Subject) hasOwnBlock() bool { return s.Record.HasRecord() || s.Rule.countsDenied }
+// hasOwnBlock reports whether the blocked key has a record. Else it is blocked by its page's floor (see package state),
+// as are others: if it prolonged that, keys that were never denied would keep a page blocked for good. If its denials
+// count, this one gives it a record, which has the block from then on.
+func (s *Subject) hasOwnBlock() bool { return s.Record.HasRecord() }
 
 // MustNotBlock reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
 // mode and the block would be one of a rule that enforces.

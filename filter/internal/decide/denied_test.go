@@ -105,7 +105,8 @@ func TestWhoseBlockIsProlonged(t *testing.T) {
 	}{
 		"the key's":              {prolongs, true, []Keep{{Block: true}}},
 		"the floor's":            {prolongs, false, nil},
-		"the key gets a record":  {counted, false, []Keep{{Units: 2, Block: true}}},
+		"the key gets a record":  {counted, false, []Keep{{Units: 2}}},
+		"it has got its record":  {counted, true, []Keep{{Units: 2, Block: true}}},
 		"the rule prolongs none": {blocks, true, nil},
 	} {
 		p := &purse{}

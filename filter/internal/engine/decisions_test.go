@@ -142,6 +142,18 @@ var decisions = []scenario{
 		+59m u=z -> a=allowed 1`, "a blocks_begun 1, a evicted 1, a floor_denied 1",
 	},
 	{
+		"nor does it if its denial counts, which gives it a record to prolong from then on",
+		`{"name":"a",` + keyed + `,"capacity":1,"limits":["1/1m"],"count_denied":true,` +
+			`"block":{"for":"1h","prolong":true}}`, `
+		u=x -> a=allowed 1
+		u=x -> a=denied:limit 2 1h0m0s
+		+1m u=y -> a=allowed 1
+		u=z -> a=denied:blocked 1 59m0s
+		+1m u=w -> a=denied:blocked 1 58m0s
+		u=w -> a=denied:blocked 2 1h0m0s
+		+1h u=w -> a=allowed 1`, "a blocks_begun 1, a evicted 3, a floor_denied 2, a window_resets 2",
+	},
+	{
 		"a block is shorter than the window", `{"name":"a","limits":["1/1h"],"block":"1m"}`, `
 		-> a=allowed 1
 		-> a=denied:limit 1 1h0m0s
