@@ -415,7 +415,7 @@ func (w *window) checkOffsets(p *problems, at string) {
 	case !w.has("Offset"):
 	case w.Algorithm == limit.Calendar && (w.offset < 0 || int64(w.offset) >= limit.MaxOffsetNs):
 		p.add("%s: an offset of %s: it must be at least 0 and less than 28 days", at, w.offset)
-	case w.offset < 0 || int64(w.offset) >= w.PeriodNs:
+	case w.Algorithm != limit.Calendar && (w.offset < 0 || int64(w.offset) >= w.PeriodNs):
 		p.add("%s: an offset of %s: it must be at least 0 and less than the window's length", at, w.offset)
 	}
 	if o := int64(w.utcOffset); o < -limit.WestNs || o > limit.EastNs || w.utcOffset%time.Minute != 0 {

@@ -113,6 +113,9 @@ func TestBuildRefuses(t *testing.T) {
 	_, err := New().Window(0, 1).Capacity(0).Build()
 	require.EqualError(t, err, "build limiter: window 0 (Window of 0s): its length must be 1ms to 366 days; "+
 		"a capacity of 0 keys: it must be 1 to 16777216")
+	_, err = New().Months(0, 1, Offset(24*time.Hour)).Build()
+	require.EqualError(t, err, "build limiter: window 0 (Months of 0): it must be 1, 2, 3, 4, 6 or 12 months",
+		"the offset fits into any month")
 }
 
 // sixteen is a builder of as many windows as a limiter has at most.
