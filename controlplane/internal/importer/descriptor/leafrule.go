@@ -87,7 +87,7 @@ func placeAll(list conditions, requests *request.Selection) (all []placed) {
 		isOneText := c.pattern.Kind() == request.Exactly // which needs no counter of its own
 		p.inKey = !c.shared && (!isOneText || !p.inMatch)
 		if c.shared && !p.inMatch {
-			requests.TurnOff(request.Reason(c.sharing() + ", and no match can select them."))
+			requests.TurnOff(request.WhyOff(c.sharing() + ", and no match can select them."))
 		}
 		all = append(all, p)
 	}
@@ -118,16 +118,16 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 //	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why request.Reason) {
+func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why request.WhyOff) {
 	for i, p := range all {
 		if !p.inKey && !p.pattern.Within(e.conditions[i].pattern) {
-			return o, request.Reason(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
+			return o, request.WhyOff(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
 				"rule: exempt those requests by hand.")
 		}
 	}
 	texts, why := e.inOverride()
 	if why != "" {
-		return o, request.Reason("It should leave out the requests of "+e.level.Name()+". ") + why
+		return o, request.WhyOff("It should leave out the requests of "+e.level.Name()+". ") + why
 	}
 	o.Limit = e.limit
 	for i, p := range all {

@@ -28,7 +28,7 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 		}
 		sent := *d
 		if other := mixed[l]; other != nil {
-			sent.Requests.TurnOff(request.Reason("Hosts are compared without their port and case here, so its requests " +
+			sent.Requests.TurnOff(request.WhyOff("Hosts are compared without their port and case here, so its requests " +
 				"cannot be told from those of " + other.level.Name() + "."))
 		}
 		t := draft.Terms{Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit}
@@ -130,16 +130,16 @@ func (l *leaf) canOverride(other *leaf) bool {
 // inOverride are the conditions as an override has them, in their order, or why none has one of them. Only a path or a
 // host can be the reason: no request has an address that no override can say, so reachable takes such a leaf out
 // before.
-func (list conditions) inOverride() (texts []string, why request.Reason) {
+func (list conditions) inOverride() (texts []string, why request.WhyOff) {
 	for _, c := range list {
 		text, ok := c.value.AsOverride(c.pattern)
 		switch {
 		case ok:
 			texts = append(texts, text)
 		case c.value.Part.Kind == request.KindHost:
-			return nil, request.Reason("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
+			return nil, request.WhyOff("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
 		default:
-			return nil, request.Reason("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
+			return nil, request.WhyOff("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
 		}
 	}
 	return texts, ""
@@ -182,7 +182,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule, areAll bool) (hasAny boo
 	}
 	d.Requests.ExemptMatches(limited...)
 	if !isKnown {
-		d.Requests.CannotMatch("they are those that no other rule limits")
+		d.Requests.TurnOff(request.NoMatch("they are those that no other rule limits"))
 	}
 	return true
 }

@@ -16,7 +16,7 @@ func Example() {
 	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute"), At: at}
 	limit.Comment("There it counts in UTC.")
 	requests := request.Method.Value().Fitting(request.Exact("POST"))
-	requests.CannotMatch("they come at night")
+	requests.TurnOff(request.NoMatch("they come at night"))
 
 	d.Add(draft.NewRule(d.Findings, draft.Terms{
 		Name: "clients", At: at, Limit: limit, Requests: requests, Key: []request.Part{request.ClientIP},

@@ -123,11 +123,11 @@ func shareCounters(list []*policyRule) {
 }
 
 // mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
-// configuration, over the same keys and time. A rule that is off has a counter of its own.
+// configuration, over the same keys and time. A rule that does nothing has a counter of its own.
 func (r *policyRule) mayShareCounter(other *policyRule) bool {
 	a, b := r.terms.Limit, other.terms.Limit
 	isAlike := a.Algorithm == b.Algorithm && a.Per == b.Per
-	return isAlike && !r.isOff() && !other.isOff() && r.terms.CountsBy == other.terms.CountsBy &&
+	return isAlike && !r.doesNothing() && !other.doesNothing() && r.terms.CountsBy == other.terms.CountsBy &&
 		slices.EqualFunc(r.key(), other.key(), request.Part.Is)
 }
 
@@ -233,7 +233,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Response: cmp.Or(r.enforcement.Response, t.Response),
 	}
 	switch {
-	case r.isOff():
+	case r.doesNothing():
 		text.Mode = string(policy.ModeOff)
 	case r.isShadow():
 		text.Mode = string(policy.ModeShadow)
@@ -245,7 +245,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
-	if r.isUnsaid {
+	if r.isOff {
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

@@ -38,7 +38,7 @@ type LimitID struct {
 
 // Enforcement is what a filter of Envoy says of all its rules. Those of all other limiters have an empty one.
 type Enforcement struct {
-	Off      bool   // nothing is to be done: the filter does nothing there either
+	Disabled bool   // the filter does nothing, so its rules do nothing either
 	Shadow   bool   // it counts, and denies nothing
 	Percent  uint64 // of its keys that a rule denies, from 1 to 99; 0 = all
 	Response *Response
@@ -47,7 +47,7 @@ type Enforcement struct {
 }
 
 // Rule is a rule in the making. A rule that a policy cannot say is off: the user must see to it, so a comment says why.
-// The reasons are those in WhyOff of its requests and of its limit, and more exemptions than a rule may have.
+// It is off by WhyOff of its requests and of its limit, and by more exemptions than a rule may have.
 //
 // Rules count together if their names are equal, and so are their limit, key, algorithm and time: see mayShareCounter.
 type Rule struct {
@@ -55,7 +55,7 @@ type Rule struct {
 
 	terms       Terms
 	exempt      []request.Match // as the policy has them
-	isUnsaid    bool            // a policy cannot say it: a comment has the reason
+	isOff       bool            // a policy cannot say it: a comment says why
 	comments    []string        // those of the filter too, once it is enforced
 	enforcement Enforcement     // set by enforce
 }
@@ -74,7 +74,7 @@ func NewRule(to *Findings, t Terms) *Rule {
 	r.exempt = request.Joined(t.Requests.Exempt())
 	if n := len(r.exempt); n > policy.MaxExempt {
 		r.exempt = r.exempt[:policy.MaxExempt]
-		r.turnOff(request.Reason("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+		r.turnOff(request.WhyOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + "."))
 	}
 	return r
@@ -99,8 +99,8 @@ func (r *Rule) comment(at source.Place, text string) {
 }
 
 // turnOff turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
-func (r *Rule) turnOff(why request.Reason) {
-	r.isUnsaid = true
+func (r *Rule) turnOff(why request.WhyOff) {
+	r.isOff = true
 	r.addComment("Off: " + string(why))
 	r.findings.add(note{Problem: r.terms.At.Problem(string(why)), kind: saysWhyOff, rule: r})
 }
@@ -112,8 +112,8 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
-// isOff reports whether a policy cannot say the rule, or its filter does nothing.
-func (r *Rule) isOff() bool { return r.isUnsaid || r.enforcement.Off }
+// doesNothing reports whether the rule is off, or its filter is disabled.
+func (r *Rule) doesNothing() bool { return r.isOff || r.enforcement.Disabled }
 
 // isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
 func (r *Rule) isShadow() bool {
@@ -144,11 +144,11 @@ func (r *Rule) overrides() (list []Override) {
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
 //	key: a query parameter, a cookie or a property      not ok: no match asks for these
 //	lets some keys pass by an override                  not ok
-//	isUnsaid                                            not ok
-//	is off by its filter                                as if it were on: the caller's rule is off by it too
+//	is off                                              not ok
+//	of a filter that is disabled                        as if it were on: the caller's rule is of that filter too
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.isUnsaid || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
+	if r.isOff || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

@@ -116,13 +116,13 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 		return usually("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
 		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.Requests.CannotMatch("they have a condition on a query parameter")
+		d.Requests.TurnOff(request.NoMatch("they have a condition on a query parameter"))
 		return []descriptor.Descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
-		return untranslated(request.Reason("The extension " + name + " makes this descriptor, and the import cannot " +
+		return untranslated(request.WhyOff("The extension " + name + " makes this descriptor, and the import cannot " +
 			"translate it."))
 	}
 	return untranslated("The import does not know one of its actions.")
@@ -143,7 +143,7 @@ func usually(key string) []descriptor.Descriptor {
 }
 
 // untranslated is what an action adds that the import does not know.
-func untranslated(why request.Reason) []descriptor.Descriptor {
+func untranslated(why request.WhyOff) []descriptor.Descriptor {
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{{IsUnknown: true}}}
 	d.Requests.TurnOff(why)
 	return []descriptor.Descriptor{d}
@@ -159,7 +159,7 @@ func fixed(key string, a valueAction) descriptor.Descriptor {
 	e.IsUnknown = strings.Contains(e.Text, "%")
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
 	if e.IsUnknown {
-		d.Requests.TurnOff(request.Reason("Envoy's formatter makes the value " + e.Text + " of the request, and the " +
+		d.Requests.TurnOff(request.WhyOff("Envoy's formatter makes the value " + e.Text + " of the request, and the " +
 			"import cannot translate that."))
 	}
 	return d
@@ -235,7 +235,7 @@ func (r *reader) readHeaderValueMatch(
 		d.Requests.NarrowTo(s)
 	case len(s.Exempt()) > 0 || len(s.Match()) == 0:
 		d.Requests.AddAll(s.Remarks)
-		d.Requests.CannotMatch("they must not match headers, of which some are inverted")
+		d.Requests.TurnOff(request.NoMatch("they must not match headers, of which some are inverted"))
 	default:
 		d.Requests.AddAll(s.Remarks)
 		d.Requests.ExemptMatches(s.Match())
@@ -281,7 +281,7 @@ func (r *reader) readRemoteAddressMatch(
 	}
 	switch ranges := request.ExactAll(networks); {
 	case ranges == nil:
-		d.Requests.CannotMatch("its address_matcher has no ranges")
+		d.Requests.TurnOff(request.NoMatch("its address_matcher has no ranges"))
 	case a.GetAddressMatcher().GetInvertMatch():
 		d.Requests.ExemptFitting(request.ClientIP.Value(), ranges...)
 	default:

@@ -31,13 +31,13 @@ type enforcementFields interface {
 func (r *reader) readEnforcement(
 	f *listenerFilter, o enforcementFields, at source.Place, byDefault float64, status *typev3.HttpStatus,
 ) *draft.Enforcement {
-	e := &draft.Enforcement{Off: f.works == neverWorks}
+	e := &draft.Enforcement{Disabled: f.works == neverWorks}
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
 	both := enabled * enforced / 100
 	switch {
 	case enabled == 0:
-		e.Off = true
+		e.Disabled = true
 		r.Note(at.In("filter_enabled"), "0 percent: the filter does nothing, and its rules are off")
 	case enforced == 0:
 		e.Shadow = true

@@ -82,7 +82,7 @@ func (r *reader) guessEach(
 		if value == "" {
 			which = key + ", with a counter for each value"
 		}
-		d.Requests.TurnOff(request.Reason("It is for requests for which Envoy sends " + which + ". " + why))
+		d.Requests.TurnOff(request.WhyOff("It is for requests for which Envoy sends " + which + ". " + why))
 		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Text: value}, way)...)
 	}
 	return list

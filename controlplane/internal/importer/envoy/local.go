@@ -191,7 +191,7 @@ func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
 // as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
 func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if len(route.selection.Match()) == 0 {
-		s.CannotMatch("they are those of routes without a configuration of their own")
+		s.TurnOff(request.NoMatch("they are those of routes without a configuration of their own"))
 		return
 	}
 	if route.selection.IsOff() {

@@ -36,7 +36,7 @@ func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at 
 	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch pattern, known := r.readPattern(o, at, ignoreCase); {
 	case !known:
-		s.CannotMatch("their route has no known condition on the path")
+		s.TurnOff(request.NoMatch("their route has no known condition on the path"))
 	case pattern != request.AnyPath && pattern != request.Present:
 		s.Require(request.FullPath.Value(), pattern)
 	}
@@ -47,7 +47,7 @@ func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at 
 		fd := m.Descriptor().Fields().Get(i)
 		isRead := fd.ContainingOneof() != nil || fd.Name() == "headers" || fd.Name() == "case_sensitive"
 		if m.Has(fd) && !isRead {
-			s.CannotMatch("their route has a condition on " + string(fd.Name()))
+			s.TurnOff(request.NoMatch("their route has a condition on " + string(fd.Name())))
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 	default:
 		pattern, known := r.readPattern(o, at, false)
 		if !known {
-			s.CannotMatch("they have an unknown condition on the header " + name)
+			s.TurnOff(request.NoMatch("they have an unknown condition on the header " + name))
 			return
 		}
 		requirePattern(s, value, pattern, o)
@@ -104,7 +104,7 @@ func requirePattern(
 			s.ExemptFitting(value, request.Absent)
 		}
 	case missingFits:
-		s.CannotMatch("they have an empty header " + value.Part.Name + " or none")
+		s.TurnOff(request.NoMatch("they have an empty header " + value.Part.Name + " or none"))
 	default:
 		s.Require(value, pattern)
 	}
@@ -117,7 +117,7 @@ func requirePresence(s *request.Selection, value request.Value, name string, isT
 	case isThere && !isAlways:
 		s.Require(value, request.Present)
 	case !isThere && isAlways:
-		s.CannotMatch("they lack " + name + ", which every request has")
+		s.TurnOff(request.NoMatch("they lack " + name + ", which every request has"))
 	case !isThere:
 		s.Require(value, request.Absent)
 	}

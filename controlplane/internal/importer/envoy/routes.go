@@ -68,7 +68,7 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 			hasMatcher: source.FieldOf(n, "matcher") != nil,
 		}
 		if h.hasMatcher {
-			h.selection.CannotMatch("a matcher of their host chooses the route")
+			h.selection.TurnOff(request.NoMatch("a matcher of their host chooses the route"))
 		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
 		r.addRoutes(h, n, at, ofRouting)
@@ -125,13 +125,13 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 			isSame := func(d string) bool { return strings.EqualFold(d, name) }
 			switch {
 			case slices.ContainsFunc(own, isSame):
-				s.TurnOff(request.Reason("Hosts are compared without their port here, so its requests cannot be told from " +
+				s.TurnOff(request.WhyOff("Hosts are compared without their port here, so its requests cannot be told from " +
 					"those to " + domain + "."))
 			case !slices.ContainsFunc(own, isWider):
 			case slices.ContainsFunc(own, isNarrower): // an exempt would have these too
-				s.CannotMatch("another virtual host takes some of those to " + domain)
+				s.TurnOff(request.NoMatch("another virtual host takes some of those to " + domain))
 			case !ok:
-				s.CannotMatch("another virtual host takes those to " + domain)
+				s.TurnOff(request.NoMatch("another virtual host takes those to " + domain))
 			default:
 				taken = append(taken, hosts)
 			}
@@ -188,7 +188,7 @@ const exemptsMore = "It may leave out more requests than there, because a policy
 // exemptEarlierRoutes exempts the requests that the matches of earlier routes take.
 func exemptEarlierRoutes(matched *request.Selection, before []request.Selection) {
 	reason := request.NoMatch("an earlier route takes some of them")
-	exempted := matched.ExemptSelected(before, func(int, request.Reason) request.Reason { return reason })
+	exempted := matched.ExemptSelected(before, func(int, request.WhyOff) request.WhyOff { return reason })
 	hasComment := func(o request.Selection) bool { return len(o.Comments()) > 0 }
 	if slices.ContainsFunc(exempted, hasComment) {
 		matched.Comment(exemptsMore)

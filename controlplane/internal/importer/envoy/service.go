@@ -206,7 +206,7 @@ func switchReplacedOff(levels []serviceLevel) {
 		if l.Limit.Shadow { // it denies nobody
 			l.Limit.Comment(why)
 		} else {
-			l.Limit.TurnOff(request.Reason(why))
+			l.Limit.TurnOff(request.WhyOff(why))
 		}
 	}
 }

@@ -318,7 +318,7 @@ func (list *ruleList) readMethods(sent *descriptor.Descriptor, matchers []matche
 	for i, m := range matchers {
 		switch {
 		case m.Invert && len(matchers) > 1:
-			sent.Requests.CannotMatch("they have one of several methods, and not another")
+			sent.Requests.TurnOff(request.NoMatch("they have one of several methods, and not another"))
 		case m.Invert:
 			sent.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):

@@ -256,14 +256,14 @@ func (g *hostGroup) exemptOtherIngress(s *request.Selection, other hostPath) {
 	switch g.relationTo(other) {
 	case apart:
 	case equalPath:
-		s.CannotMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives each request " +
-			"to one of the two")
+		s.TurnOff(request.NoMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives " +
+			"each request to one of the two"))
 	case narrowerHost:
 		g.exemptToHost(s, requestsTo([]string{other.host}, anyPath), other.host, by)
 	case longerPath:
 		switch {
 		case slices.ContainsFunc(g.paths, winsBack):
-			s.CannotMatch(by + " some of those to " + other.path.Text())
+			s.TurnOff(request.NoMatch(by + " some of those to " + other.path.Text()))
 		case len(g.hosts) == 1:
 			exemptOnce(s, requestsTo(nil, other.path))
 		default:
@@ -276,7 +276,7 @@ func (g *hostGroup) exemptOtherIngress(s *request.Selection, other hostPath) {
 // that too, so no match says what is left.
 func (g *hostGroup) exemptToHost(s *request.Selection, taken request.Selection, host, by string) {
 	if g.hasHostBelow(host) {
-		s.CannotMatch(by + " some of those to " + host)
+		s.TurnOff(request.NoMatch(by + " some of those to " + host))
 		return
 	}
 	exemptOnce(s, taken)

@@ -88,7 +88,7 @@ func (l *location) readPath() {
 		path, ok := request.Searched(l.text, l.modifier == "~*")
 		l.path = path
 		if !ok {
-			l.requests.CannotMatch("RE2 has no expression like " + l.text)
+			l.requests.TurnOff(request.NoMatch("RE2 has no expression like " + l.text))
 		}
 	case l.modifier == "=":
 		l.path = request.Exact(l.text)
@@ -129,13 +129,13 @@ func (l *location) selection(besideRegex bool, holes []hole) request.Selection {
 		return s
 	}
 	if besideRegex {
-		s.CannotMatch("nginx tries it before the expressions of the locations around it")
+		s.TurnOff(request.NoMatch("nginx tries it before the expressions of the locations around it"))
 	}
 	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
 	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
 		h := holes[i]
-		s.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
-			h.around.text)
+		s.TurnOff(request.NoMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
+			h.around.text))
 	}
 	return s
 }

@@ -204,7 +204,7 @@ func exemptScopes(s *request.Selection, scopes []*scope) {
 	for i, c := range scopes {
 		selections[i] = c.selection
 	}
-	s.ExemptSelected(selections, func(i int, why request.Reason) request.Reason {
-		return request.Reason("It should leave out the requests of the "+scopes[i].label+". ") + why
+	s.ExemptSelected(selections, func(i int, why request.WhyOff) request.WhyOff {
+		return request.WhyOff("It should leave out the requests of the "+scopes[i].label+". ") + why
 	})
 }

@@ -99,7 +99,7 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
 	scopes := n.readLocations(block, nil, false)
 	require.Equal(t, "location ~ x$", scopes[0].label)
-	require.Equal(t, []request.Reason{
+	require.Equal(t, []request.WhyOff{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
 	}, scopes[0].selection.WhyOff())
 }

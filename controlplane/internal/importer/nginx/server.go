@@ -203,7 +203,7 @@ func (h hosts) selection(beside []hosts) (s request.Selection) {
 	}
 	for _, other := range beside {
 		if h.takesFrom(other) && other.takesFrom(h) { // an exempt of either would have the requests of both
-			s.CannotMatch("the server and the " + other.server.label + " take hosts from each other")
+			s.TurnOff(request.NoMatch("the server and the " + other.server.label + " take hosts from each other"))
 		}
 	}
 	return s

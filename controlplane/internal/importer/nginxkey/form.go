@@ -83,15 +83,15 @@ const (
 )
 
 var (
-	tooManyForms   = request.Reason(fmt.Sprintf("The key has more than %d forms.", maxForms))
-	tooManyLookups = request.Reason(fmt.Sprintf("The key looks up more than %d variables.", maxLookups))
+	tooManyForms   = request.WhyOff(fmt.Sprintf("The key has more than %d forms.", maxForms))
+	tooManyLookups = request.WhyOff(fmt.Sprintf("The key looks up more than %d variables.", maxLookups))
 )
 
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none. That is no error: Counted makes a form
 // whose rule is off for the reason.
-func (v *Variables) formsOf(text string, depth int) (forms []Form, why request.Reason) {
+func (v *Variables) formsOf(text string, depth int) (forms []Form, why request.WhyOff) {
 	forms = []Form{{}}
 	end := 0 // of the variable before
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
@@ -152,7 +152,7 @@ var partsByPrefix = map[string]request.PartKind{
 }
 
 // variable are the forms of a variable. Its name has no case: $Host is $host.
-func (v *Variables) variable(spelled string, depth int) (forms []Form, why request.Reason) {
+func (v *Variables) variable(spelled string, depth int) (forms []Form, why request.WhyOff) {
 	v.lookups++
 	if v.lookups > maxLookups {
 		return nil, tooManyLookups
@@ -160,13 +160,13 @@ func (v *Variables) variable(spelled string, depth int) (forms []Form, why reque
 	name := strings.ToLower(spelled)
 	if m, isMapped := v.byName[name]; isMapped {
 		if depth == maxMaps {
-			return nil, request.Reason(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
+			return nil, request.WhyOff(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
 		}
 		return v.mapped(m, depth+1)
 	}
 	p, ok := partOfVariable(spelled)
 	if !ok {
-		return nil, request.Reason("A policy has nothing like nginx' $" + spelled + ".")
+		return nil, request.WhyOff("A policy has nothing like nginx' $" + spelled + ".")
 	}
 	f := Form{Parts: []request.Part{p}}
 	if name == "request_uri" {

@@ -81,7 +81,7 @@ func TestKeysThatAPolicyCannotHave(t *testing.T) {
 	} {
 		forms := counted(t, blocks, "$key")
 		require.Len(t, forms, 1, blocks)
-		require.Equal(t, []request.Reason{request.Reason(why)}, forms[0].Requests.WhyOff(), blocks)
+		require.Equal(t, []request.WhyOff{request.WhyOff(why)}, forms[0].Requests.WhyOff(), blocks)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestMapsThatLookUpTooMuch(t *testing.T) {
 	for _, blocks := range []string{entries, repeated} {
 		forms := counted(t, blocks, fmt.Sprint("$key", depth))
 		require.Len(t, forms, 1)
-		require.Equal(t, []request.Reason{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
+		require.Equal(t, []request.WhyOff{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
 	}
 }
 
@@ -116,7 +116,7 @@ func TestFormsAreCountedBeforeTheyAreMade(t *testing.T) {
 		var forms []Form
 		allocations := testing.AllocsPerRun(1, func() { forms = counted(t, blocks, key) })
 		require.Len(t, forms, 1, key)
-		require.Equal(t, []request.Reason{"The key has more than 100 forms."}, forms[0].Requests.WhyOff(), key)
+		require.Equal(t, []request.WhyOff{"The key has more than 100 forms."}, forms[0].Requests.WhyOff(), key)
 		require.Less(t, allocations, 25_000.0, key) // 13,500; from 43,000 without one of the checks of maxForms
 	}
 }

@@ -21,7 +21,7 @@ type mapping struct {
 	source  string
 	entries []mapEntry // nginx takes the first that fits
 	other   string     // the value if none fits
-	why     request.Reason
+	why     request.WhyOff
 }
 
 // Read reads a map or a geo.
@@ -42,9 +42,9 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case e.Name == "default":
 			m.other = value
 		case e.Name == "include":
-			m.why = request.Reason("The file " + value + " is not here, which $" + name + " is made of.")
+			m.why = request.WhyOff("The file " + value + " is not here, which $" + name + " is made of.")
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
-			m.why = request.Reason("The import does not read " + e.Name + " of geo $" + name + ".")
+			m.why = request.WhyOff("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
 			v.Note(source.PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
@@ -82,7 +82,7 @@ func (m *mapping) merge() {
 }
 
 // mapped are the forms of what a map or a geo makes of its source.
-func (v *Variables) mapped(m mapping, depth int) (forms []Form, why request.Reason) {
+func (v *Variables) mapped(m mapping, depth int) (forms []Form, why request.WhyOff) {
 	if m.why != "" {
 		return nil, m.why
 	}
@@ -104,7 +104,7 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why request.Reas
 }
 
 // lookedUp are the forms of what a map or a geo makes of one form of its source.
-func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why request.Reason) {
+func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why request.WhyOff) {
 	switch {
 	case len(form.Parts) == 0:
 		value, why := m.lookup(form.Text)
@@ -119,13 +119,13 @@ func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
-func (m *mapping) lookup(text string) (value string, why request.Reason) {
+func (m *mapping) lookup(text string) (value string, why request.WhyOff) {
 	for _, e := range m.entries {
 		for _, p := range e.patterns {
 			fits, ok := p.fits(text)
 			switch {
 			case !ok:
-				return "", request.Reason("The import cannot tell whether " + p.written() + " of a map fits " +
+				return "", request.WhyOff("The import cannot tell whether " + p.written() + " of a map fits " +
 					strconv.Quote(text) + ".")
 			case fits:
 				return e.value, ""
@@ -136,7 +136,7 @@ func (m *mapping) lookup(text string) (value string, why request.Reason) {
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
-func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why request.Reason) {
+func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why request.WhyOff) {
 	if len(m.entries) > maxForms { // each is compared with each before it
 		return nil, tooManyForms
 	}
@@ -175,7 +175,7 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 // exemptEarlierEntries exempts the requests whose value nginx finds in an earlier entry. What a comment says of that
 // entry holds for the others too.
 func exemptEarlierEntries(s *request.Selection, earlier []request.Selection) {
-	for _, entry := range s.ExemptSelected(earlier, func(_ int, why request.Reason) request.Reason { return why }) {
+	for _, entry := range s.ExemptSelected(earlier, func(_ int, why request.WhyOff) request.WhyOff { return why }) {
 		for _, text := range entry.Comments() {
 			s.Comment(text)
 		}
@@ -199,7 +199,7 @@ func (e *mapEntry) selects(of request.Value) (list []request.Selection) {
 		over, ok := p.over(of)
 		if !ok || of.Fitting(over...).IsOff() {
 			var unknown request.Selection
-			unknown.CannotMatch("a map looks up the " + of.Part.String() + " " + p.written())
+			unknown.TurnOff(request.NoMatch("a map looks up the " + of.Part.String() + " " + p.written()))
 			return []request.Selection{unknown}
 		}
 		all = append(all, over...)

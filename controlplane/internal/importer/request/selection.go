@@ -59,23 +59,23 @@ type Selection struct {
 // Remarks are what is to say of a rule before it is made: those of its selection, and those of its limit.
 type Remarks struct {
 	comments []string
-	whyOff   []Reason
+	whyOff   []WhyOff
 }
 
-// Reason is why a rule is off, in a sentence: a policy cannot say something.
-type Reason string
+// WhyOff is why a rule is off, in a sentence: a policy cannot say something.
+type WhyOff string
 
-// NoMatch is the reason of a rule whose requests have a condition that no match can say. The condition is a clause,
-// such as "they come at night".
-func NoMatch(condition string) Reason {
-	return Reason("No match can select its requests: " + condition + ".")
+// NoMatch is why, if the rule's requests have a condition that no match can say. The condition is a clause, such as
+// "they come at night".
+func NoMatch(condition string) WhyOff {
+	return WhyOff("No match can select its requests: " + condition + ".")
 }
 
 // Comments are those for the rule.
 func (r Remarks) Comments() []string { return r.comments }
 
 // WhyOff are the reasons why the rule is off.
-func (r Remarks) WhyOff() []Reason { return r.whyOff }
+func (r Remarks) WhyOff() []WhyOff { return r.whyOff }
 
 // IsOff reports whether there is such a reason.
 func (r Remarks) IsOff() bool { return len(r.whyOff) > 0 }
@@ -87,7 +87,7 @@ func (r Remarks) AreNone() bool { return len(r.comments)+len(r.whyOff) == 0 }
 func (r *Remarks) Comment(text string) { r.comments = append(slices.Clip(r.comments), text) }
 
 // TurnOff adds a reason why the rule is off.
-func (r *Remarks) TurnOff(why Reason) { r.whyOff = append(slices.Clip(r.whyOff), why) }
+func (r *Remarks) TurnOff(why WhyOff) { r.whyOff = append(slices.Clip(r.whyOff), why) }
 
 // AddAll adds other remarks.
 func (r *Remarks) AddAll(other Remarks) {
@@ -95,11 +95,8 @@ func (r *Remarks) AddAll(other Remarks) {
 	r.whyOff = append(slices.Clip(r.whyOff), other.whyOff...)
 }
 
-// CannotMatch turns the rule off, as its requests have a condition that no match can say.
-func (s *Selection) CannotMatch(condition string) { s.TurnOff(NoMatch(condition)) }
-
-// Match is what the requests match, those that are exempt too. If the selection IsOff, it has more requests than the
-// files say: it lacks the condition that no match can say.
+// Match is what the requests match, those that are exempt too. That of a selection which IsOff is too wide: it lacks
+// the condition that no match can say. So it is no match for an exemption.
 func (s Selection) Match() Match { return s.match }
 
 // Require keeps the requests whose value fits one of the patterns.
@@ -112,7 +109,7 @@ func (s *Selection) NarrowTo(other Selection) {
 	match, why := s.match.joined(other.match)
 	s.match = match
 	if why != "" {
-		s.CannotMatch(why)
+		s.TurnOff(NoMatch(why))
 	}
 	s.ExemptMatches(other.exempt...)
 	s.AddAll(other.Remarks)
@@ -145,19 +142,19 @@ func (s Selection) Exempt() []Match { return s.exempt }
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exempt, m.Equal) }
 
 // ExemptSelected exempts the requests of other selections, and returns those that it has exempted. If one may have
-// requests of this one, and no exemption says which, the rule is off: reasonOf makes the reason of the other's
-// index, and of what no exemption says.
+// requests of this one, and no exemption says which, the rule is off: whyOf makes the reason, of the other's index and
+// of why no exemption has its requests.
 //
 // It adds no comments of the others. If an exempted one has a comment, because a policy compares less of its requests,
 // this one exempts more requests than there: the caller says that in its own words.
 func (s *Selection) ExemptSelected(
-	others []Selection, reasonOf func(i int, why Reason) Reason,
+	others []Selection, whyOf func(i int, why WhyOff) WhyOff,
 ) (exempted []Selection) {
 	var matches []Match
-	var reasons []Reason
-	add := func(i int, why Reason) {
-		if reason := reasonOf(i, why); !slices.Contains(reasons, reason) {
-			reasons = append(reasons, reason)
+	var whyOff []WhyOff
+	add := func(i int, why WhyOff) {
+		if why := whyOf(i, why); !slices.Contains(whyOff, why) {
+			whyOff = append(whyOff, why)
 		}
 	}
 	for i, o := range others {
@@ -173,7 +170,7 @@ func (s *Selection) ExemptSelected(
 		}
 	}
 	s.ExemptMatches(matches...)
-	s.AddAll(Remarks{whyOff: reasons})
+	s.AddAll(Remarks{whyOff: whyOff})
 	return exempted
 }
 

@@ -12,7 +12,7 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	get := Method.Value().Fitting(Exact("GET")).Match()
 	all := Selection{exempt: make([]Match, 0, 8)}
 	all.comments = make([]string, 0, 8)
-	all.whyOff = make([]Reason, 0, 8)
+	all.whyOff = make([]WhyOff, 0, 8)
 
 	one := all
 	one.ExemptMatches(post)
@@ -28,10 +28,10 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	both.AddAll(one.Remarks)
 
 	require.Empty(t, all.exempt)
-	require.Equal(t, Selection{exempt: []Match{post}, Remarks: Remarks{[]string{"one"}, []Reason{"one"}}}, one)
+	require.Equal(t, Selection{exempt: []Match{post}, Remarks: Remarks{[]string{"one"}, []WhyOff{"one"}}}, one)
 	require.Equal(t, []Match{get, Host.Value().Fitting(Exact("a.example")).Match()}, other.exempt)
-	require.Equal(t, Remarks{[]string{"other"}, []Reason{"other"}}, other.Remarks)
-	require.Equal(t, Remarks{[]string{"other", "one"}, []Reason{"other", "one"}}, both.Remarks)
+	require.Equal(t, Remarks{[]string{"other"}, []WhyOff{"other"}}, other.Remarks)
+	require.Equal(t, Remarks{[]string{"other", "one"}, []WhyOff{"other", "one"}}, both.Remarks)
 }
 
 // Several patterns are a list, of a header an expression. If no match can say one of them, the others make none.
@@ -72,7 +72,7 @@ func TestJoinsOfSelections(t *testing.T) {
 	other := of(Host, Exact("b.example"))
 	require.False(t, hosts.match.IsApart(host.match))
 	require.True(t, host.match.IsApart(other.match))
-	require.Equal(t, []Reason{"No match can select its requests: they have two conditions on host."},
+	require.Equal(t, []WhyOff{"No match can select its requests: they have two conditions on host."},
 		joined(host, other).whyOff)
 	begun := of(FullPath, Prefix("/a", false))
 	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
@@ -86,7 +86,7 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 	for name, exempt := range map[string]func(s *Selection){
 		"ExemptMatches": func(s *Selection) { s.ExemptMatches(Match{}, post) },
 		"ExemptSelected": func(s *Selection) {
-			s.ExemptSelected([]Selection{{}, {match: post}}, func(int, Reason) Reason { return "" })
+			s.ExemptSelected([]Selection{{}, {match: post}}, func(int, WhyOff) WhyOff { return "" })
 		},
 		"NarrowTo": func(s *Selection) { s.NarrowTo(Selection{exempt: []Match{{}, post}}) },
 		"ExemptFitting": func(s *Selection) {
@@ -97,6 +97,6 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 		var s Selection
 		exempt(&s)
 		require.Equal(t, []Match{post}, s.exempt, name)
-		require.Equal(t, []Reason{"It should exempt every request."}, s.whyOff, name)
+		require.Equal(t, []WhyOff{"It should exempt every request."}, s.whyOff, name)
 	}
 }

@@ -110,10 +110,10 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		}
 		matched, ok := v.Part.inMatch(said.Pattern)
 		switch {
-		case said.unsaid != "":
-			s.CannotMatch(said.unsaid)
+		case said.whyOff != "":
+			s.TurnOff(said.whyOff)
 		case !ok, p.kind == Missing && len(patterns) > 1: // no list and no expression has both
-			s.CannotMatch(v.Part.someCondition())
+			s.TurnOff(v.Part.noCondition())
 		case !slices.Contains(list, matched):
 			list = append(list, matched)
 		}
@@ -143,7 +143,7 @@ func ToHosts(names []string, condition func(i int) string) (s Selection) {
 	for i, name := range names {
 		p, ok := HostPattern(name)
 		if !ok {
-			s.CannotMatch(condition(i))
+			s.TurnOff(NoMatch(condition(i)))
 		}
 		list = append(list, p)
 	}
@@ -157,13 +157,13 @@ func ToHosts(names []string, condition func(i int) string) (s Selection) {
 type translation struct {
 	Pattern
 	comment string // what else than the limiter the policy compares; empty if it compares the same
-	unsaid  string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+	whyOff  WhyOff // if a policy cannot say it, so that there is no pattern
 }
 
 // translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
 // port, and addresses in one spelling.
 //
-//	value           pattern        Pattern    comment                 unsaid
+//	value           pattern        Pattern    comment                 whyOff
 //	Host            a.example:80   a.example  compared without port
 //	Host            a.example:*                                       it is about the port
 //	PathWithQuery   /a             /a         compared without query
@@ -175,7 +175,7 @@ func (v Value) translate(p Pattern) translation {
 	case v.Part.Kind == KindPath:
 		return v.translatePath(p)
 	case v.Part.Kind == KindHost && p.kind == WithWildcards && strings.Contains(p.text, ":"):
-		said.unsaid = "the host is " + p.text
+		said.whyOff = NoMatch("the host is " + p.text)
 	case p.kind != Exactly:
 	case v.Part.Kind == KindHost:
 		said.text = WithoutPort(p.text)
@@ -185,7 +185,7 @@ func (v Value) translate(p Pattern) translation {
 	case v.Part.Kind == KindClientIP:
 		network, ok := NetworkPattern(p.text)
 		if !ok {
-			said.unsaid = v.Part.someCondition()
+			said.whyOff = v.Part.noCondition()
 			break
 		}
 		said.text = network.text
@@ -200,7 +200,7 @@ func (v Value) translatePath(p Pattern) translation {
 		path, use := p.ofPath()
 		switch use {
 		case asksForQuery:
-			return translation{unsaid: "Envoy compares :path and its query with " + p.text}
+			return translation{whyOff: NoMatch("Envoy compares :path and its query with " + p.text)}
 		case meetsQuery:
 			said.comment = "The path " + p.text + " is compared without its query here."
 		case ignoresQuery:
@@ -209,13 +209,13 @@ func (v Value) translatePath(p Pattern) translation {
 	}
 	isText := said.kind != AnyValue && said.kind != ByExpression
 	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
-		said.unsaid = v.Part.someCondition()
+		said.whyOff = v.Part.noCondition()
 	}
 	return said
 }
 
-// someCondition is the condition that a policy cannot say, if there is no more to say of it.
-func (p Part) someCondition() string { return "they have a condition on " + p.String() }
+// noCondition is why, if no match can say a condition on the part, and there is no more to say of it.
+func (p Part) noCondition() WhyOff { return NoMatch("they have a condition on " + p.String()) }
 
 // inMatch is what a match has for a pattern of the part that translate has made. It is not ok if a match has none.
 //
@@ -259,5 +259,5 @@ func (v Value) Compared(p Pattern) Pattern {
 // without port, and paths without query.
 func (v Value) AsOverride(p Pattern) (text string, ok bool) {
 	said := v.translate(p)
-	return said.notation(v.Part), said.unsaid == ""
+	return said.notation(v.Part), said.whyOff == ""
 }
