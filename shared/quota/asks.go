@@ -212,8 +212,8 @@ func decodePart(p *Part, b []byte) error {
 	return r.Err()
 }
 
-// Return gives back units of a grant. It is sent once, on the stream that got
-// the grant, after that stream's first answer.
+// Return gives back units of a grant, on the stream that got the grant, after that stream's first answer. A grant may
+// have several returns, each of other units of it.
 type Return struct {
 	Grant uint32 // number of the grant on this stream
 	Units uint32 // that were not spent

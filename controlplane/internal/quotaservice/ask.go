@@ -366,8 +366,8 @@ func (w *worker) takeReturn(r quota.Return) {
 	})
 }
 
-// take returns the grant that a return names, and how many of its units go back: at most what it gave, once. What
-// a return leaves has been spent, so a second one has nothing to give. nil = the grant is not remembered.
+// take returns the grant that a return names, and how many of its units go back: all its returns together give back at
+// most what it gave. nil = the grant is not remembered.
 func (rs *returnables) take(r quota.Return) (g *returnable, units uint32) {
 	age := rs.number - r.Grant // newest = 0
 	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
@@ -375,7 +375,7 @@ func (rs *returnables) take(r quota.Return) (g *returnable, units uint32) {
 	}
 	g = &rs.list[len(rs.list)-1-int(age)]
 	units = min(r.Units, g.units)
-	g.units = 0
+	g.units -= units
 	return g, units
 }
 

@@ -310,8 +310,10 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 				spend(at)
 			}
 		}
-		if back > 0 {
-			p.giveBack(g.Number, back)
+		if back > 0 { // in two returns
+			first := f.r.Uint32N(back + 1)
+			p.giveBack(g.Number, first)
+			p.giveBack(g.Number, back-first)
 		}
 	}
 }

@@ -67,8 +67,8 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestReturns: units go back once, only what was granted, on the stream that got the
-// grant, and only while what counted them is still there.
+// TestReturns: units of a grant go back, in one return or several, never more than it gave, on the stream that got
+// the grant, and only while what counted them is still there.
 func TestReturns(t *testing.T) {
 	b := newRig(t)
 	d := define(1, quota.LeaseAuto, fixed(10, minute))
@@ -82,10 +82,14 @@ func TestReturns(t *testing.T) {
 	require.EqualValues(t, 6, used(), "no grant")
 	p.giveBack(grant, 4)
 	require.EqualValues(t, 2, used())
+	p.giveBack(grant, 1)
+	require.EqualValues(t, 1, used(), "another request has left its unit")
+	grant = p.ask(want(3)).Grants[0].Number
 	p.giveBack(grant, 2)
-	require.EqualValues(t, 2, used(), "not twice: the rest was spent")
-	p.giveBack(p.ask(want(3)).Grants[0].Number, 9)
-	require.EqualValues(t, 2, used(), "not more than was granted")
+	p.giveBack(grant, 9)
+	require.EqualValues(t, 1, used(), "not more than was granted")
+	p.giveBack(grant, 1)
+	require.EqualValues(t, 1, used(), "not more than was granted")
 
 	late := p.ask(want(2)).Grants[0].Number
 	b.clock.advance(minute)
@@ -156,7 +160,7 @@ func TestMetrics(t *testing.T) {
 	}
 	require.Equal(t, map[string]float64{
 		"asks_total granted": 1, "asks_total denied": 1,
-		"units_granted_total": 6, "units_returned_total": 2, "units_lost_total": 3,
+		"units_granted_total": 6, "units_returned_total": 6, "units_lost_total": 3,
 		"streams": 1, "late_total": 1, "ask_seconds": 2,
 	}, page())
 	p.ask(want(3))
