@@ -1,9 +1,11 @@
 package lease
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one are here.
@@ -59,7 +61,14 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 type Need struct {
 	subject    *decide.Subject
 	definition uint32 // the number of the key's limits: a request has one need of each
-	keeper     keeper // of the grant of which it has got units, nil if it has got none
+	origin     origin // of the units that it has got, if it has got any
+}
+
+// origin is where units come from that a request has got.
+type origin struct {
+	isGiven bool             // the request has got units
+	grant   leased.GrantID   // of which they are
+	account *account.Account // of a rule that holds: it counts them as given
 }
 
 // BeginAsk begins an ask for what the request of a pending verdict needs: it may write leases and open accounts, as
@@ -99,9 +108,26 @@ func keepGranted(needs []Need) []Need {
 		switch n := &needs[i]; {
 		case n.subject.IsPending():
 			n.Reclaim()
-		case n.keeper != nil:
+		case n.origin.isGiven:
 			granted = append(granted, *n)
 		}
 	}
 	return granted
+}
+
+// Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,
+// or asks for the need anew. What is held has no need to go back: the next report of the account leaves it out.
+func (n *Need) Reclaim() {
+	if !n.origin.isGiven {
+		return
+	}
+	s := n.subject
+	units := s.Carried.Allotment.Units
+	s.Carried.Allotment = allot.Allotment{}
+	if acc := n.origin.account; acc != nil {
+		acc.DropGiven(units)
+		return
+	}
+	src := s.Rule.Source.(*Source)
+	src.worker.Returns.giveBack(src, n.origin.grant, units)
 }

@@ -6,22 +6,38 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// HandOut hands out what the service has granted for a part of an ask: first to the requests that have waited for the
-// ask, in the order in which they came, and then the rest to its keeper. The grant is nil if the service has none for
-// the part. Later each of the requests reclaims what it has not taken: see Need.Reclaim.
+// HandOut hands out what the service has granted for a part of an ask. The grant is nil if the service has none for the
+// part. A unit of a rule that leases goes one of these ways:
+//
+//	to a request that has waited for the ask, in the order    give          which takes it, or leaves it: then it
+//	in which they came                                                      goes back, by Need.Reclaim
+//	into the key's lease, for later requests                  keepRest      which take it, or it is idle: then it
+//	                                                                        goes back, by CollectIdle
+//	back to the service, if the lease cannot keep it          giveBack      see returns.go
+//
+// For example, two requests of cost 1 wait, and grant 7 has 20 units. Each gets one, and 18 are put into the lease. The
+// client of the second request has left, so quota.Return{Grant: 7, Units: 1} is sent. Later requests take 4 units of
+// the lease, and then none comes for idleNs: quota.Return{Grant: 7, Units: 14} is sent.
+//
+// Units of a rule that holds stay in the key's account: what requests do not hold, its next report leaves out.
 func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Trip, waiters []W) {
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	mayGive := p.Reporter.End(grant, trip.CameNs) // before give: the account takes over what is granted, then gives it
-	h := newHandout(p, grant, trip, !mayGive)
+	isReported := p.Reporter.End(grant, trip.CameNs) // before give: the account takes over what is granted, then gives it
+	h := newHandout(p, grant, trip, isReported && !grant.Failed)
 	for _, w := range waiters {
 		h.give(w.Needs())
 	}
-	h.keeper.keepRest(h)
+	if h.account != nil {
+		h.rememberIn(h.account)
+	} else {
+		h.keepRest()
+	}
 }
 
 // Trip is that of an ask to the service and back.
@@ -32,29 +48,24 @@ type Trip struct {
 
 // handout is a grant while HandOut hands it out.
 type handout struct {
-	part   *Part            // for which it was granted
-	grant  *quota.Grant     // as it came
-	failed bool             // it gives nothing: the service cannot reach the key, or its report was given up or lost
-	cameNs int64            // when it came
-	told   allot.Allotment  // what requests are told: each of them with its own Units
-	rest   leased.GrantLeft // what nobody has got yet
-	keeper keeper           // of all that no request takes
-	leases leaseKeeper      // the keeper, if the rule leases; here, because one allocation does for both
-
-	// Of a denial:
-	blockNs      int64 // until when the key is blocked, 0 = it is not
-	hasToldBlock bool  // a request was told that the ask has begun the block
+	part    *Part            // for which it was granted
+	account *account.Account // of a rule that holds
+	grant   *quota.Grant     // as it came
+	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
+	cameNs  int64            // when it came
+	told    allot.Allotment  // what requests are told: each of them with its own Units
+	rest    leased.GrantLeft // what nobody has got yet
+	blockNs int64            // of a denial: until when the key is blocked, 0 = it is not
 }
 
-// newHandout is a grant that is to be handed out. If its report is lost, it gives nothing.
-func newHandout(p *Part, grant *quota.Grant, trip Trip, reportIsLost bool) *handout {
+func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 	waitNs := grant.WaitNs
 	if waitNs != limit.Never {
 		waitNs = min(max(waitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &handout{
-		part: p, grant: grant, cameNs: trip.CameNs, failed: grant.Failed || reportIsLost,
+		part: p, account: p.Reporter.Account(), grant: grant, isValid: isValid, cameNs: trip.CameNs,
 		told: allot.Allotment{
 			EndNs: endNs, Denied: grant.Denied, HeldBack: grant.HeldBack, Blocked: grant.Blocked, WaitNs: waitNs,
 			Standings: p.standings(grant, trip.CameNs),
@@ -63,8 +74,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, reportIsLost bool) *hand
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
 		},
 	}
-	h.keeper = h.newKeeper()
-	h.readBlock()
+	h.blockNs = h.blockedUntilNs()
 	return h
 }
 
@@ -86,12 +96,12 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 // give gives a request that has waited the units that it needs, if the handout has them, or the denial, if what was
 // denied costs no more.
 func (h *handout) give(needs []Need) {
-	if h.failed {
+	if !h.isValid {
 		return
 	}
 	for i := range needs { // a request has one need of each definition
 		n := &needs[i]
-		if n.keeper != nil || n.definition != h.part.Wire.Definition {
+		if n.origin.isGiven || n.definition != h.part.Wire.Definition {
 			continue
 		}
 		switch s, cost := n.subject, n.subject.Cost; {
@@ -100,8 +110,11 @@ func (h *handout) give(needs []Need) {
 		case !h.grant.Denied && h.rest.Units >= cost && h.cameNs < h.rest.EndNs:
 			h.rest.Units -= cost
 			h.tell(s, cost)
-			n.keeper = h.keeper
-			n.keeper.noteGiven(s, cost)
+			n.origin = origin{isGiven: true, grant: h.rest.GrantID, account: h.account}
+			if h.account != nil {
+				h.account.AddGiven(cost)
+				s.Carried.Account = h.account
+			}
 		}
 	}
 }
@@ -112,41 +125,61 @@ func (h *handout) tell(s *decide.Subject, units uint32) {
 	s.Carried.Allotment.Units = units
 }
 
-// mayStay reports whether a lease may keep units of the grant, for later requests.
-func (h *handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
+// keepRest writes into the key's lease what the service has said of the key, and what nobody has got. What the lease
+// cannot keep goes back.
+func (h *handout) keepRest() {
+	at, src := &h.part.lease, h.part.lease.source
+	clock, returns := src.worker.clock, &src.worker.Returns
+	now, isPut := clock.Monotonic(), false
+	isWritten := at.change(clock.Now(), now, func(e *state.LeaseEntry) bool {
+		h.writeAnswer(&e.Lease, src, e.NowNs)
+		isPut = h.mayStay(e.NowNs) && e.Put(h.rest)
+		if isPut {
+			e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
+		}
+		return true
+	})
+	if isWritten && isPut {
+		returns.watch(at, h.rest.GrantID, now)
+	} else {
+		returns.giveBack(src, h.rest.GrantID, h.rest.Units)
+	}
+}
+
+// mayStay reports whether later requests may take of the rest.
+func (h *handout) mayStay(now int64) bool {
+	return h.grant.Leased && h.isValid && !h.grant.Denied && h.rest.Units > 0 && now < h.rest.EndNs
+}
 
 // writeAnswer writes into the source's lease what the service said of the key.
 func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
-	l.Uncharged.Answer(h.part.Wire.Spent, !h.failed)
+	l.Uncharged.Answer(h.part.Wire.Spent, h.isValid)
 	l.SilentUntilNs = 0
-	if h.failed {
+	if !h.isValid {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
 	given := h.grant.Units - h.rest.Units
 	l.Standings = append(l.Standings[:0], h.told.Standings...)
 	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
-	if h.remembersBlock() || h.grant.Denied && src.keeps {
-		h.writeDenial(l, now)
+	switch {
+	case h.remembersBlock():
+		l.Block(h.denial(), now)
+	case h.grant.Denied && src.keeps:
+		l.Deny(h.part.Wire.Cost, h.denial(), now)
 	}
 }
 
-// The service blocks a key, and a worker remembers that for account.MaxRememberNs. A rule with a block leases
-// nothing, because package policy sets its lease to off: see fitsScope there. So each request asks for itself, unless
-// its worker knows of the block:
+// What a worker remembers of a denial, so that not each request asks:
 //
-//	                           denied, not blocked:         blocked:                    blocked:
-//	                           the rule leases              the rule leases nothing     the rule holds
-//	the service says it        quota.Grant.Denied           readBlock: blockNs          readBlock: blockNs
-//	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
-//	                                                        others Blocked              others Blocked
-//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   accountKeeper: by
-//	                           lease, by Lease.Deny         lease, by Lease.Block       Account.RememberBlock
-//	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
-//	                           Lease.Denies: Denied         Lease.Blocks: Blocked       RecallBlock: Blocked
+//	the service denies               it remembers that            later requests are
+//	a cost, of a rule that leases    in the lease: Deny           Denied if they cost so much
+//	all, as the key is blocked       in the lease: Block          Blocked
+//	the same, of a rule that holds   in the account: rememberIn   Blocked
+//	all else                         nowhere                      told what the service says to their own asks
 //
-// Else nothing is remembered, and each request asks: if a rule that leases nothing or holds is denied without a block,
-// or if each denied ask changes what the key has counted.
+// A block is not remembered if each denied ask changes what the key has counted. A rule with a block leases nothing,
+// because package policy sets its lease to off: see fitsScope there.
 //
 // For example, a limit of 3 a minute with a block of 1 h:
 //
@@ -157,46 +190,45 @@ func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 //	1.2 s  The next one asks. The service says that the key was Blocked before, so it is told Blocked. The worker
 //	       remembers that for another second.
 
-// readBlock finds out until when the key is blocked.
-func (h *handout) readBlock() {
+// blockedUntilNs is until when a grant that denies says that the key is blocked, 0 if it is not.
+func (h *handout) blockedUntilNs() int64 {
 	block := h.part.Definition.Block()
-	if block < 0 || block >= len(h.told.Standings) || !h.grant.Denied {
-		return
+	if block < 0 || block >= len(h.told.Standings) || !h.grant.Denied || h.told.Standings[block].Used == 0 {
+		return 0
 	}
-	if st := &h.told.Standings[block]; st.Used > 0 {
-		h.blockNs = st.ResetNs
-	}
+	return h.told.Standings[block].ResetNs
 }
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and all others are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
 	h.tell(s, 0)
-	switch {
-	case h.blockNs == 0 || h.grant.Blocked: // all are told what the service says
-	case h.hasToldBlock:
-		s.Carried.Allotment.Blocked = true
-	default:
+	if h.blockNs > 0 && !h.told.Blocked {
 		s.Rule.Metrics.BlocksBegun++
-		h.hasToldBlock = true
+		h.told.Blocked = true
 	}
 }
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
 func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
 
-// writeDenial writes the denial into the lease, of what was asked for or of a blocked key. Nobody asks again until the
-// wait or the block is over, and no longer than account.MaxRememberNs.
-func (h *handout) writeDenial(l *leased.Lease, now int64) {
-	d := leased.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
+// rememberIn has the account remember that the key is blocked.
+func (h *handout) rememberIn(acc *account.Account) {
+	if h.remembersBlock() {
+		acc.RememberBlock(account.Block{Denial: h.denial(), Standings: h.told.Standings})
+	}
+}
+
+// denial is how long the worker remembers what the grant denies: until the wait or the block is over, and no longer
+// than account.MaxRememberNs.
+func (h *handout) denial() leased.Denial {
+	d := leased.Denial{UntilNs: h.cameNs + account.MaxRememberNs, PassNs: limit.Never}
 	if h.told.WaitNs != limit.Never {
 		d.PassNs = h.cameNs + h.told.WaitNs
 		d.UntilNs = min(d.UntilNs, d.PassNs) // after that the wait would be negative, and -1 is limit.Never
 	}
-	if !h.remembersBlock() {
-		l.Deny(h.part.Wire.Cost, d, now)
-		return
+	if h.remembersBlock() {
+		d.UntilNs = min(d.UntilNs, h.blockNs)
 	}
-	d.UntilNs = min(d.UntilNs, h.blockNs)
-	l.Block(d, now)
+	return d
 }

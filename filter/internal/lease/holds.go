@@ -65,7 +65,7 @@ func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	if src.blocks && acc != nil {
 		if block, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
 			s.Quota.Standings = block.Standings
-			return deniedFor(s, block.WaitNs, decide.Blocked)
+			return deniedFor(s, block.WaitNs(s.Quota.MonotonicNs), decide.Blocked)
 		}
 	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
@@ -130,7 +130,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 }
 
 // accountOf is the account in which Take counts the subject's units, nil if there is none. Units that are Allotted have
-// one: see accountKeeper.
+// one: see handout.give.
 func accountOf(s *decide.Subject) *account.Account {
 	acc, _ := s.Carried.Account.(*account.Account)
 	return acc

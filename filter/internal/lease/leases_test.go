@@ -101,9 +101,9 @@ func TestALeaseThatHasGoneAtTheRefund(t *testing.T) {
 	require.False(t, w.verdicts[id])
 }
 
-// The units of a grant for which the key's lease has no room go back once, with what a request leaves of it that has
-// waited: the service takes units of a grant back once.
-func TestAGrantGoesBackOnce(t *testing.T) {
+// The units of a grant for which the key's lease has no room go back, and so does the unit that a request leaves which
+// has waited for the grant.
+func TestUnitsWithoutRoomInTheLeaseGoBack(t *testing.T) {
 	const rules = `{"name":"r",` + byUser + `,"limits":["10000/1m"]}`
 	w, s := pair(t, rules)
 	w.proxy.Clock += 59 * second // of a minute
@@ -133,7 +133,7 @@ func TestAGrantGoesBackOnce(t *testing.T) {
 	require.NoError(t, m.Decode(w.stream.Asks[0]))
 	g := answer.Results[0].Grants[0]
 	require.Greater(t, g.Units, uint32(1))
-	require.Equal(t, []quota.Return{{Grant: g.Number, Units: g.Units}}, m.Returns)
+	require.Equal(t, []quota.Return{{Grant: g.Number, Units: g.Units - 1}, {Grant: g.Number, Units: 1}}, m.Returns)
 }
 
 // Units that come when their time is over go back with the next message, and not over the key's lease at a later tick.

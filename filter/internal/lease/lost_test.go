@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // lost is how many leased units the worker has counted as lost.
@@ -117,64 +116,26 @@ func TestAUnitThatARequestLeavesAfterItsStreamIsLost(t *testing.T) {
 	require.EqualValues(t, 1, w.lost())
 }
 
-// A request has got a unit of one rule, and waits for another rule once more. Meanwhile the units that its grant left
-// in the lease are idle, and then its client leaves. The service takes units of a grant back once, so they wait for the
-// request's unit, also if their time is over. If the lease cannot be written then, that unit is lost.
-func TestIdleUnitsWaitForThoseThatARequestHasOfTheirGrant(t *testing.T) {
-	for _, c := range []struct {
-		validNs int64
-		fails   string // a call of the proxy, when the client leaves
-		back    uint32
-	}{{second, "", 5}, {second, "set", 4}, {100 * ms, "", 5}} {
-		w, id := waitingWithAUnit(t, c.validNs)
+// A request has got a unit of one rule, and waits for another rule. Meanwhile the units that its grant left in the
+// lease are idle, or are spent, and then its client leaves.
+func TestAUnitThatARequestLeavesGoesBackByItself(t *testing.T) {
+	for _, validNs := range []int64{100 * ms, second} {
+		w, id := waitingWithAUnit(t, validNs)
 		w.passTime()
-		require.Empty(t, w.returned())
-		w.proxy.Fail = c.fails
+		require.Equal(t, []quota.Return{{Grant: 7, Units: 4}}, w.returned())
 		w.client.Forget(id)
-		w.proxy.Fail = ""
 		w.passTime()
-		require.Equal(t, []quota.Return{{Grant: 7, Units: c.back}}, w.returned())
-		require.EqualValues(t, 5-c.back, w.lost())
+		require.Equal(t, []quota.Return{{Grant: 7, Units: 4}, {Grant: 7, Units: 1}}, w.returned())
+		require.Zero(t, w.lost())
 	}
-}
-
-// The units that the grant left in the lease are spent, and other workers' grants have taken all places there. So what
-// the request leaves goes back at once.
-func TestAUnitGoesBackIfTheLeaseHasNoPlaceForIt(t *testing.T) {
-	w, id := waitingWithAUnit(t, 10*second)
+	w, id := waitingWithAUnit(t, second)
 	for range 4 {
 		require.True(t, w.verdicts[w.request("a")])
-	}
-	var others []*worker
-	for i := range uint32(leased.MaxGrants) {
-		other := newWorker(t, w.proxy, twoRules, i+2)
-		other.request("a")
-		others = append(others, other)
-	}
-	for _, other := range others {
-		other.grant(3, 10*second, true)
-		other.goOn()
 	}
 	w.client.Forget(id)
 	w.passTime()
 	require.Equal(t, []quota.Return{{Grant: 7, Units: 1}}, w.returned())
 	require.Zero(t, w.lost())
-}
-
-// The key is denied, and then a request leaves a unit whose time is over. It joins the others of its grant in the
-// lease, to go back with them. Nobody can spend it, so the key stays denied, and nobody asks.
-func TestAUnitWhoseTimeIsOverAllowsNothing(t *testing.T) {
-	w, id := waitingWithAUnit(t, 100*ms)
-	w.proxy.Clock += 100 * ms
-	denied := w.request("a")
-	w.receive(new(quota.Results).Append(nil)) // nothing is owed, so the ask leaves
-	m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Denied, Grants: []quota.Grant{
-		{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 100, ResetNs: second}}},
-	}}}}
-	w.receive(m.Append(nil))
-	require.Contains(t, w.verdicts, denied)
-	w.client.Forget(id)
-	require.Contains(t, w.verdicts, w.request("a"))
 }
 
 // twoRules are one for each request, and one for those that have v.

@@ -4,17 +4,17 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	leaseKeeper.end   has the units go back that cannot be kept, and calls watch for the others
-//	watch             remembers a grant whose units are in a lease
-//	CollectIdle       visits it at a tick, and has its units leave the lease and go back if their time is over, or if
-//	                  nobody has written the lease for idleNs
-//	giveBack          puts them on the list due
-//	AppendTo          has them leave with a message
+//	watch         remembers a grant of which HandOut has put units into a lease
+//	CollectIdle   visits it at a tick, and has its units leave the lease and go back if their time is over, or if
+//	              nobody has written the lease for idleNs
+//	giveBack      puts units on the list due: these, those that HandOut cannot keep, and those that a request leaves
+//	AppendTo      has them leave with a message
 //
 // They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
 // their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
@@ -101,15 +101,14 @@ func (rets *Returns) giveBack(src *Source, grant leased.GrantID, units uint32) {
 // noteLost counts leased units that nobody can spend or return any more.
 func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += uint64(units) }
 
-// watch has CollectIdle visit a grant whose units were put into the lease.
-func (rets *Returns) watch(k *leaseKeeper) {
-	src := k.at.source
+// watch has CollectIdle visit a grant whose units were put into the lease now.
+func (rets *Returns) watch(at *leaseAt, grant leased.GrantID, now int64) {
 	if len(rets.watched) >= maxWatched {
-		src.noteLost(1)
+		at.source.noteLost(1)
 		return
 	}
-	visitNs := min(k.putNs+src.idleNs, k.rest.EndNs, rets.latestVisitNs(k.putNs))
-	rets.watched = append(rets.watched, watchedGrant{k.at, k.rest.GrantID, visitNs})
+	visitNs := min(now+at.source.idleNs, grant.EndNs, rets.latestVisitNs(now))
+	rets.watched = append(rets.watched, watchedGrant{*at, grant, visitNs})
 	rets.noteVisit(&rets.watched[len(rets.watched)-1])
 }
 
@@ -165,24 +164,26 @@ func (w *Worker) CollectIdle() {
 // stay, it notes when to visit them again, by latestNs if nothing fails.
 func (wg *watchedGrant) collect(wallNs, now, latestNs int64, canGoBack bool) (units uint32, stays bool) {
 	src := wg.lease.source
-	wg.visitNs = now + maxVisitNs
-	for c := wg.lease.change(wallNs, now); c.read(); {
-		left := c.LeftOf(wg.grant)
+	wg.visitNs, stays = now+maxVisitNs, true
+	isTaken := wg.lease.change(wallNs, now, func(e *state.LeaseEntry) bool {
+		left := e.LeftOf(wg.grant)
 		if left == nil {
-			return 0, c.FromFuture // a later tick can read it
+			stays = e.FromFuture // a later tick can read it
+			return false
 		}
 		leaveNs := left.EndNs
 		if canGoBack {
-			leaveNs = min(leaveNs, c.WrittenNs+src.idleNs)
+			leaveNs = min(leaveNs, e.WrittenNs+src.idleNs)
 		}
 		if now < leaveNs {
 			wg.visitNs = min(leaveNs, latestNs)
-			return 0, true
+			return false
 		}
 		units, left.Units = left.Units, 0
-		if c.write() {
-			return units, false
-		}
+		return true
+	})
+	if !isTaken {
+		return 0, stays
 	}
-	return 0, true
+	return units, false
 }

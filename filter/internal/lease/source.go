@@ -50,11 +50,11 @@
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
 //	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent
+//	leases.go       leaseAt      reads and writes leases
 //	ask.go          Part, Need   what is asked for, and who needs it
 //	definitions.go  definitions  how limits are defined to the service
-//	handout.go      HandOut      what the service grants: requests that have waited get it, and a keeper the rest. What
-//	                             it denies is told and remembered
-//	keeper.go       keeper       what no request takes: it joins the key's lease, or goes back
+//	handout.go      HandOut      what the service grants: requests that have waited get it, and the key's lease the
+//	                             rest. What it denies is told and remembered
 //	returns.go      Returns      what goes back, at once or when it is idle
 //	uncharged.go    refill       what an ask says of units that were spent in silence, and what is asked ahead of need
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
@@ -64,7 +64,6 @@
 package lease
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/result"
@@ -147,115 +146,9 @@ func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
 }
 
-// readLease reads the key's lease, and what the service has said last of the key. It returns false if the proxy's store
-// fails.
-func (src *Source) readLease(s *decide.Subject, c *allot.Carried) (ok bool) {
-	q, wallNs := &s.Quota, s.Record.Now
-	if c.LeaseMemory == nil {
-		c.LeaseMemory = new(state.LeaseEntry)
-	}
-	e := c.LeaseMemory
-	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
-	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
-		return false
-	}
-	c.Lease = e
-	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
-	q.Standings = e.Standings
-	return true
-}
-
-// rereadIfFromFuture reads the clock and a lease once more, if the lease was written long after the clock was read: the
-// worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
-// lease counts as none. It returns the status of the last read.
-func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
-	if read == state.OK && e.FromFuture {
-		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
-	}
-	return read
-}
-
-// A lease is written in two ways:
-//
-//	as Check has read it  takeLease, takeShare and claimUncharged. If another worker has written it meanwhile, Take
-//	                      returns Mismatch, and the request is checked again. claimUncharged leaves what it would
-//	                      claim to a later ask
-//	read anew             refundLease, leaseKeeper.changeLease and watchedGrant.collect, by a leaseChange
-
-// leaseAt is where the lease of one key lies, also when there is no request of the key any more.
-type leaseAt struct {
-	source *Source
-	key    state.LeaseKey
-}
-
-// change begins to change the lease, at an instant of both clocks. A worker changes one lease at a time.
-func (at *leaseAt) change(wallNs, now int64) *leaseChange {
-	c := &at.source.worker.change
-	c.at, c.triesLeft = *at, state.MaxRetries
-	c.wallNs, c.NowNs = wallNs, now
-	return c
-}
-
-// leaseChange reads a lease, and writes it. If another worker has written it meanwhile, it begins anew with what is
-// there by now:
-//
-//	for c := at.change(wallNs, now); c.read(); {
-//		// change c.Lease, or return
-//		if c.write() {
-//			return // it is changed
-//		}
-//	}
-//	// the proxy's store fails
-type leaseChange struct {
-	state.LeaseEntry
-	at        leaseAt
-	wallNs    int64
-	triesLeft int
-}
-
-// read returns false if the lease cannot be changed.
-func (c *leaseChange) read() bool {
-	if c.triesLeft == 0 {
-		return false
-	}
-	c.triesLeft--
-	src := c.at.source
-	status := src.table.ReadHashed(&c.LeaseEntry, c.at.key, c.wallNs, c.NowNs)
-	return src.rereadIfFromFuture(&c.LeaseEntry, status, c.wallNs) == state.OK
-}
-
-// write reports whether the lease is written.
-func (c *leaseChange) write() bool {
-	status := c.at.source.write(&c.LeaseEntry)
-	if status != state.Mismatch {
-		c.triesLeft = 0
-	}
-	return status == state.OK
-}
-
-// write writes a lease, and counts what the record held that it may replace.
-func (src *Source) write(e *state.LeaseEntry) state.Status {
-	written := src.table.Write(e)
-	if written == state.OK {
-		src.noteLost(e.Replaced)
-	}
-	return written
-}
-
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (src *Source) isSilent(e *state.LeaseEntry) bool {
 	return e.SilentUntilNs > e.NowNs || src.worker.Service.Silent
-}
-
-// tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
-// So units that were granted under one limit are not spent under another, and no
-// denial is remembered under another.
-func (src *Source) tableKey(s *decide.Subject) []byte {
-	if !src.rule.Finder.IsRequested(&s.Subject) {
-		return s.Key.Bytes
-	}
-	src.key = appendLimits(append(src.key[:0], s.Key.Bytes...), s)
-	return src.key
 }
 
 // beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
@@ -311,15 +204,9 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	at := leaseAt{src, s.Carried.Lease.Key()}
-	for c := at.change(wallNs, s.Carried.Lease.NowNs); c.read(); {
-		if c.WrittenNs == 0 || !c.Put(s.Carried.Taken) {
-			return false
-		}
-		if c.write() {
-			return true
-		}
-	}
-	return false
+	return at.change(wallNs, s.Carried.Lease.NowNs, func(e *state.LeaseEntry) bool {
+		return e.WrittenNs != 0 && e.Put(s.Carried.Taken)
+	})
 }
 
 // What operators see of leases: the operation "leased" on counters (Operate), and the lease in an explanation

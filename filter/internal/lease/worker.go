@@ -35,7 +35,7 @@ type Worker struct {
 	refills []Part        // what requests to come will soon need: DrainRefills
 
 	// Memory:
-	change  leaseChange // for leaseAt.change
+	entry   state.LeaseEntry // for leaseAt.change
 	scratch state.Scratch
 }
 

@@ -2,7 +2,7 @@
 // service has deducted from the key already, and what the service last said of the key. It is a value and its bytes:
 // package state keeps one of each key in the pages of a lease table, and package lease of the filter decides by it.
 //
-// Its invariant: units of a grant can be spent until its end, and go back once. So they stay apart by grant.
+// Its invariant: units of a grant can be spent until its end, and go back by its number. So they stay apart by grant.
 //
 // A Lease has four parts, each with its verbs. All instants are of the monotonic clock of the proxy:
 //
@@ -140,6 +140,15 @@ type Denial struct {
 	cost uint32 // the smallest that is denied, or eachCost
 }
 
+// WaitNs is how long a denied hit must wait, or limit.Never. It is not negative while the denial holds: the filter's
+// lease/handout.go has none hold for longer than PassNs.
+func (d *Denial) WaitNs(nowNs int64) int64 {
+	if d.PassNs == limit.Never {
+		return limit.Never
+	}
+	return d.PassNs - nowNs
+}
+
 // eachCost is the cost of a Denial that blocks.
 const eachCost = 0
 
@@ -184,14 +193,8 @@ func (l *Lease) Denies(units uint32, nowNs int64) bool {
 // Blocks reports whether the last denial still holds, and is of a blocked key.
 func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
 
-// WaitNs is how long a denied hit must wait, or limit.Never. It is not negative while the denial holds: the filter's
-// lease/handout.go has none hold for longer than PassNs.
-func (l *Lease) WaitNs(nowNs int64) int64 {
-	if l.denial.PassNs == limit.Never {
-		return limit.Never
-	}
-	return l.denial.PassNs - nowNs
-}
+// WaitNs is how long a hit that the last denial denies must wait, or limit.Never.
+func (l *Lease) WaitNs(nowNs int64) int64 { return l.denial.WaitNs(nowNs) }
 
 // Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. An
 // ask of the key tells them to the service. One such ask at a time is under way, so that they are charged once:

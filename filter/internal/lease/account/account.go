@@ -25,7 +25,6 @@
 package account
 
 import (
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
@@ -46,7 +45,7 @@ type Account struct {
 	reportedNs int64  // when the newest report was sent
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
-	block      *keptBlock        // that the key is blocked; nil if it was not found blocked
+	block      *Block            // that the key is blocked; nil if it was not found blocked
 
 	book        *Book
 	name        name
@@ -57,15 +56,8 @@ type Account struct {
 
 // Block is that of a key, as the service has said it.
 type Block struct {
+	leased.Denial
 	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
-	WaitNs    int64             // until the denied cost passes, or limit.Never
-	CameNs    int64             // when the service said it
-}
-
-// keptBlock is a block that the worker remembers.
-type keptBlock struct {
-	Block
-	untilNs int64
 }
 
 // MaxRememberNs is the longest time for which a worker decides about a key by what the service has
@@ -78,26 +70,15 @@ func (acc *Account) HoldNs() int64 {
 	return acc.Definition.Windows[len(acc.Definition.Windows)-1].PeriodNs
 }
 
-// RememberBlock has the worker remember that the key is blocked: until untilNs or until the block's wait is over, and
-// no longer than MaxRememberNs.
-func (acc *Account) RememberBlock(b Block, untilNs int64) {
-	untilNs = min(untilNs, b.CameNs+MaxRememberNs)
-	if b.WaitNs != limit.Never { // else RecallBlock's wait would get negative, and -1 is limit.Never
-		untilNs = min(untilNs, b.CameNs+b.WaitNs)
-	}
-	acc.block = &keptBlock{b, untilNs}
-}
+// RememberBlock has the worker remember that the key is blocked.
+func (acc *Account) RememberBlock(b Block) { acc.block = &b }
 
-// RecallBlock returns the block that the worker remembers, as it holds at now.
-func (acc *Account) RecallBlock(now int64) (b Block, blocked bool) {
-	if acc.block == nil || now >= acc.block.untilNs {
-		return Block{}, false
+// RecallBlock returns the block that the worker remembers at now.
+func (acc *Account) RecallBlock(now int64) (b *Block, blocked bool) {
+	if acc.block == nil || now >= acc.block.UntilNs {
+		return nil, false
 	}
-	b = acc.block.Block
-	if b.WaitNs != limit.Never {
-		b.WaitNs -= now - b.CameNs
-	}
-	return b, true
+	return acc.block, true
 }
 
 // AddGiven notes that a request has got units. It does not hold them yet.

@@ -238,24 +238,3 @@ func TestAQueuedAskReportsItsAccount(t *testing.T) {
 	r.Repeat()
 	require.Equal(t, 1, due(b, 0))
 }
-
-// A block is remembered no longer than the wait of its denial: after that the wait would be negative, and one of -1 is
-// limit.Never.
-func TestABlockIsRememberedNoLongerThanItsWait(t *testing.T) {
-	const came, waitNs = 100, 50
-	_, acc := open()
-	for _, lasting := range []struct{ waitNs, untilNs, endNs int64 }{
-		{waitNs, came + waitNs, came + waitNs},
-		{waitNs, came + 20, came + 20},
-		{waitNs, came + 10*second, came + waitNs},
-		{limit.Never, came + 20, came + 20},
-		{limit.Never, came + 10*second, came + account.MaxRememberNs},
-	} {
-		acc.RememberBlock(account.Block{WaitNs: lasting.waitNs, CameNs: came}, lasting.untilNs)
-		recalled, blocked := acc.RecallBlock(lasting.endNs - 1)
-		require.True(t, blocked, "%+v", lasting)
-		require.Equal(t, lasting.waitNs == limit.Never, recalled.WaitNs == limit.Never)
-		_, blocked = acc.RecallBlock(lasting.endNs)
-		require.False(t, blocked, "%+v", lasting)
-	}
-}
