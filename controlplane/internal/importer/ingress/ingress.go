@@ -72,7 +72,7 @@ type ingress struct {
 	source.Resource
 	name     string // with the namespace
 	isCanary bool
-	paths    []hostPath        // of its requests
+	paths    []hostPath        // of its requests; none of a canary, which takes some of those of another Ingress
 	allowed  []request.Pattern // of the clients that it does not limit
 }
 
@@ -83,7 +83,10 @@ func (imp *ingressImport) readIngress(r source.Resource, regexHosts map[string]b
 		ing.name = namespace + "/" + ing.name
 	}
 	ing.isCanary = ing.annotation("canary") == "true"
-	ing.paths = imp.pathsOf(r, regexHosts)
+	paths := imp.pathsOf(r, regexHosts)
+	if !ing.isCanary {
+		ing.paths = paths
+	}
 	if ing.isLimited() {
 		ing.allowed = imp.allowedNetworks(ing)
 	}

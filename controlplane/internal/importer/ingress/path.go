@@ -76,7 +76,7 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 func (imp *ingressImport) noteWildcards() {
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			if below, isWildcard := strings.CutPrefix(p.host, "*."); isWildcard && !ing.isCanary {
+			if below, isWildcard := strings.CutPrefix(p.host, "*."); isWildcard {
 				imp.NoteImport("The * of " + p.host + " is one label to ingress-nginx, as in x." + below +
 					". Here it is one or more, as in x.y." + below)
 				return
@@ -103,46 +103,23 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 	return p, true
 }
 
-// noteUnlistedPaths notes that paths of a host have no limit here if no Ingress has them. In ingress-nginx a default
-// backend answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
+// noteUnlistedPaths notes that a host of a limited Ingress has paths of no Ingress. In ingress-nginx a default backend
+// answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
 func (imp *ingressImport) noteUnlistedPaths() {
-	hasUnlisted := func(p hostPath) bool { return p.path.Matches("/ a path/that nobody lists") }
-	hosts := map[string]bool{allOthers: true} // of which an Ingress has all paths; allOthers is of no Ingress with rules
+	areListed := map[string]bool{allOthers: true} // by host: all its paths; allOthers is of no Ingress with rules
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			if !ing.isCanary && !hosts[p.host] {
-				hosts[p.host] = hasUnlisted(p)
-			}
+			areListed[p.host] = areListed[p.host] || p.path.Matches("/ a path/that nobody lists")
 		}
 	}
+	hasUnlisted := func(p hostPath) bool { return !areListed[p.host] }
 	for _, ing := range imp.all {
-		for _, p := range ing.paths {
-			isCounted := func(wider hostPath) bool { return hasUnlisted(wider) && imp.countsByWider(ing, p, wider) }
-			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isCounted) {
-				imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
-					"Ingress of their host. Here they have no limit")
-				return
-			}
+		if ing.isLimited() && slices.ContainsFunc(ing.paths, hasUnlisted) {
+			imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
+				"Ingress of their host. Here they have no limit, or that of a wider host")
+			return
 		}
 	}
-}
-
-// countsByWider reports whether a wider host of the Ingress counts what is left of the host of a path: see
-// exemptOtherGroup. It does not if another Ingress takes some of that from the wider host.
-func (imp *ingressImport) countsByWider(ing *ingress, p, wider hostPath) bool {
-	if !p.isBelowHost(wider.host) {
-		return false
-	}
-	ofWider := &hostGroup{[]string{wider.host}, []writtenPath{wider.path}}
-	takes := func(of hostPath) bool {
-		return (p.host == of.host || p.isBelowHost(of.host)) && ofWider.relationTo(of) != apart
-	}
-	for _, other := range imp.all {
-		if other != ing && !other.isCanary && slices.ContainsFunc(other.paths, takes) {
-			return false
-		}
-	}
-	return true
 }
 
 // hostGroup are hosts of one Ingress that have the same paths. allOthers is in a group of its own.
@@ -179,122 +156,70 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 // isUnnamed reports whether the group is that of allOthers.
 func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 
-// selection is for the requests of the group, without those that ingress-nginx gives to a longer
-// path or a narrower host of another Ingress, or that another group counts. An example:
+// selection is for the requests of the group, without those that other paths take. An example:
 //
 //	Ingress    its hosts and path        its requests
 //	shop       a.example, b.example /    those of both, but not of a.example with the path /api or one below it
 //	api        a.example /api            those of a.example with the path /api or one below it
 //	all        *.example /               those of *.example, but not of a.example and b.example
-//	a canary   a.example /new            takes none of those above
-func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection) {
-	s = requestsTo(g.hosts, g.paths...)
-	for _, p := range ing.paths {
-		g.exemptOtherGroup(&s, p)
-	}
-	for _, other := range all {
-		if other != ing && !other.isCanary {
-			for _, p := range other.paths {
-				g.exemptOtherIngress(&s, p)
+func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
+	var taken []request.Selection
+	for _, of := range all {
+		for _, p := range of.paths {
+			if some, takesSome := g.takenBy(p, of == ing); takesSome {
+				taken = append(taken, some)
 			}
 		}
 	}
+	s := requestsTo(g.hosts, g.paths...)
+	s.ExemptSelected(taken, func(_ int, why request.WhyOff) request.WhyOff { return why })
 	return s
 }
 
-// relation is that of a path to a group: whether nginx gives it requests of the group.
-type relation uint8
-
-const (
-	apart        relation = iota // none
-	equalPath                    // perhaps some: it is as long as one of the group, for the same host
-	longerPath                   // those with the path: it is longer than one of the group, for the same host
-	narrowerHost                 // those to the host: it is within one of the group
-)
-
-// relationTo is the relation of a path to the group.
-func (g *hostGroup) relationTo(p hostPath) relation {
+// takenBy are the requests that a path takes from the group. The first row that fits the path says which. Its host and
+// its text are compared with each of the group:
+//
+//	its Ingress  its host     its text  it takes
+//	the same     below one    any       the host with the path: they count there, in the same counter
+//	the same     any          any       none
+//	another      below one    any       the host
+//	another      one of them  ties      some: nginx gives them to the older Ingress, and no match says which
+//	another      one of them  wins      the host with the path
+//	another      any          any       none
+//
+// No match says what is left of a host where the group has a narrower one too, nor of a path where the group has one
+// that wins over it. An example is a group of / and /api/v1 beside another Ingress of /api.
+func (g *hostGroup) takenBy(p hostPath, isSameIngress bool) (taken request.Selection, takesSome bool) {
+	hasHost := slices.Contains(g.hosts, p.host)
+	isBelow := !hasHost && slices.ContainsFunc(g.hosts, p.isBelowHost)
+	hasPath := func(is func(own writtenPath) bool) bool { return slices.ContainsFunc(g.paths, is) }
+	by := "another Ingress takes"
 	switch {
-	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.tiesWith):
-		return equalPath
-	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.winsOver):
-		return longerPath
-	case !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.isBelowHost):
-		return narrowerHost
-	}
-	return apart
-}
-
-// exemptOtherGroup exempts the requests of the group that another group of the same Ingress counts too, as that has a
-// narrower host. Both have one counter, and a request counts once. An example is an Ingress of *.example / and
-// a.example /api:
-//
-//	/api of a.example       counts by the group of a.example alone
-//	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
-func (g *hostGroup) exemptOtherGroup(s *request.Selection, beside hostPath) {
-	meets := func(path writtenPath) bool { return !beside.path.Apart(path.Pattern) }
-	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
-		return
-	}
-	counted := requestsTo([]string{beside.host}, beside.path)
-	g.exemptToHost(s, counted, beside.host, "another rule of the Ingress has")
-}
-
-// exemptOtherIngress exempts the requests of the group that a path of another Ingress takes:
-//
-//	its relation                            the exemption
-//	longerPath, in a group of one host      the path
-//	longerPath, in one of several hosts     the host and the path
-//	narrowerHost                            the host
-//	equalPath                               none, and the rule is off: nginx gives the path to the older Ingress
-//
-// Where the group wins some of these back by a path that is longer still, no match says what is left. An example is a
-// group of / and /api/v1 beside another Ingress of /api.
-func (g *hostGroup) exemptOtherIngress(s *request.Selection, other hostPath) {
-	const by = "another Ingress takes"
-	winsBack := func(path writtenPath) bool { return path.winsOver(other.path) }
-	switch g.relationTo(other) {
-	case apart:
-	case equalPath:
-		s.TurnOff(request.NoMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives " +
+	case isSameIngress && isBelow:
+		taken = requestsTo([]string{p.host}, p.path)
+		by = "another rule of the Ingress has"
+	case isSameIngress:
+		return taken, false
+	case isBelow:
+		taken = requestsTo([]string{p.host}, anyPath)
+	case hasHost && hasPath(p.path.tiesWith):
+		taken.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx gives " +
 			"each request to one of the two"))
-	case narrowerHost:
-		g.exemptToHost(s, requestsTo([]string{other.host}, anyPath), other.host, by)
-	case longerPath:
-		switch {
-		case slices.ContainsFunc(g.paths, winsBack):
-			s.TurnOff(request.NoMatch(by + " some of those to " + other.path.Text()))
-		case len(g.hosts) == 1:
-			exemptOnce(s, requestsTo(nil, other.path))
-		default:
-			g.exemptToHost(s, requestsTo([]string{other.host}, other.path), other.host, by)
+	case hasHost && hasPath(p.path.winsOver):
+		taken = requestsTo([]string{p.host}, p.path)
+		if len(g.hosts) == 1 { // the rule's match has the host
+			taken = requestsTo(nil, p.path)
 		}
+		if hasPath(func(own writtenPath) bool { return own.winsOver(p.path) }) {
+			taken.TurnOff(request.NoMatch(by + " some of those to " + p.path.Text()))
+		}
+	default:
+		return taken, false
 	}
-}
-
-// exemptToHost exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
-// that too, so no match says what is left.
-func (g *hostGroup) exemptToHost(s *request.Selection, taken request.Selection, host, by string) {
-	if g.hasHostBelow(host) {
-		s.TurnOff(request.NoMatch(by + " some of those to " + host))
-		return
+	if slices.ContainsFunc(g.hosts, func(own string) bool { return request.IsHostBelow(own, p.host) }) {
+		taken.TurnOff(request.NoMatch(by + " some of those to " + p.host))
 	}
-	exemptOnce(s, taken)
-}
-
-// exemptOnce exempts requests, which several paths may take. If no match has them, the rule is off.
-func exemptOnce(s *request.Selection, taken request.Selection) {
-	switch {
-	case taken.IsOff():
-		s.AddAll(taken.Remarks)
-	case !s.HasExempt(taken.Match()):
-		s.ExemptMatches(taken.Match())
-	}
-}
-
-// hasHostBelow reports whether a match for the host has requests to a narrower one of the group.
-func (g *hostGroup) hasHostBelow(host string) bool {
-	return slices.ContainsFunc(g.hosts, func(name string) bool { return request.IsHostBelow(name, host) })
+	return taken, true
 }
 
 // requestsTo are the requests to any of some hosts with any of some paths. No hosts, allOthers and anyPath are no
