@@ -11,13 +11,13 @@ import (
 )
 
 // HandOut hands out what the service has granted for a part of an ask. The grant is nil if the service has none for the
-// part. A unit of a rule that leases goes one of these ways:
+// part. Units of a rule that leases go, in this order:
 //
-//	to a request that has waited for the ask, in the order    give          which takes it, or leaves it: then it
-//	in which they came                                                      goes back, by Need.Reclaim
-//	into the key's lease, for later requests                  keepRest      which take it, or it is idle: then it
-//	                                                                        goes back, by CollectIdle
-//	back to the service, if the lease cannot keep it          giveBack      see returns.go
+//	to                                     by          what is not spent there
+//	the requests that have waited for the  give        goes back when the request is decided: Need.Reclaim
+//	ask, in the order in which they came
+//	the key's lease, for later requests    keepRest    goes back when it is idle: CollectIdle
+//	the service, if they cannot stay       giveBack
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. Each gets one, and 18 are put into the lease. The
 // client of the second request has left, so quota.Return{Grant: 7, Units: 1} is sent. Later requests take 4 units of
