@@ -61,7 +61,7 @@ func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	if src.asksNothing(s) {
 		return forNothing(s)
 	}
-	acc := src.account(s)
+	acc := src.findAccount(s)
 	if src.blocks && acc != nil {
 		if block, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
 			s.Quota.Standings = block.Standings
@@ -96,8 +96,8 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 	return 0, false
 }
 
-// account is the account of the subject's key, nil if there is none.
-func (src *HoldSource) account(s *decide.Subject) *account.Account {
+// findAccount is the account of the subject's key, nil if there is none.
+func (src *HoldSource) findAccount(s *decide.Subject) *account.Account {
 	if src.worker.Book.IsEmpty() {
 		return nil
 	}
@@ -141,7 +141,7 @@ func accountOf(s *decide.Subject) *account.Account {
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	s.Carried.Account = nil
 	taken := src.local.Take(s)
-	if taken != state.OK || src.worker.Book.IsFull() && src.account(s) == nil {
+	if taken != state.OK || src.worker.Book.IsFull() && src.findAccount(s) == nil {
 		return taken
 	}
 	acc := src.openAccount(s)
@@ -185,7 +185,7 @@ func (src *HoldSource) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
 ) (value int64, known bool, err error) {
 	src.begin(s, wallNs)
-	if _, unavailable := src.unavailable(s, src.account(s)); unavailable && src.local != nil {
+	if _, unavailable := src.unavailable(s, src.findAccount(s)); unavailable && src.local != nil {
 		if own := src.checkShare(s, wallNs); own.Found == decide.Failed {
 			return 0, false, local.ErrStore
 		}
@@ -195,7 +195,7 @@ func (src *HoldSource) Operate(
 
 func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
 	told := &result.Lease{}
-	if _, unavailable := src.unavailable(s, src.account(s)); unavailable {
+	if _, unavailable := src.unavailable(s, src.findAccount(s)); unavailable {
 		told.Silent = string(src.rule.Policy.OnUnavailable)
 	}
 	return told
