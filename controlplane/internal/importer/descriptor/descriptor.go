@@ -20,7 +20,6 @@
 //	      overrideFor                           the requests of earlier leaves have another limit, or none
 //	      selectUnmatched                       overrides for what no match can say
 //	Levels.NoteUnreached                        notes the limits without requests
-//	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits   rule.go
 //
 // The patterns of leaves are texts, as these limiters compare texts. A policy compares hosts and addresses by what they
 // name, and package request joins matches so. Only findMixed looks at both.
@@ -61,7 +60,7 @@ import (
 
 // Descriptor is what Envoy sends for a request: keys with values that are fixed or taken from the request.
 type Descriptor struct {
-	Entries  []Entry           // those of a route have at least one
+	Entries  []Entry           // at least one
 	Requests request.Selection // for which Envoy sends it
 	Cost     uint64            // 0 = 1
 	At       source.Place
@@ -239,14 +238,9 @@ func (ls *Levels) NoteUnreached(to *draft.Findings) {
 		case ls.unsure[l]:
 			to.Note(l.At, l.Name()+": the import does not know whether a request reaches this limit, and makes no rule for it")
 		default:
-			NoteNoRequest(to, l.At, l.Name())
+			to.NoteNoRequest(l.At, l.Name())
 		}
 	}
-}
-
-// NoteNoRequest notes a limit that has no rule, because no request comes to it.
-func NoteNoRequest(to *draft.Findings, at source.Place, name string) {
-	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }
 
 // NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.

@@ -13,8 +13,8 @@ type earlierLeaf struct {
 	limit *draft.Limit // as joinOverrides chose it; nil = unlimited in it, as they have a rule of their own or no limit
 }
 
-// makeRule makes the rule of a limit for the requests that meet some conditions: those of a leaf, or of RuleOfAll. The
-// terms have its name, place and limit. It adds the others. An example is the second level of this configuration, for a
+// makeRule makes the rule of a limit for the requests that meet the conditions of a leaf. The terms have its name,
+// place and limit. It adds the others. An example is the second level of this configuration, for a
 // descriptor with the entry user, whose part is the header x-user:
 //
 //	descriptors:
@@ -57,9 +57,6 @@ func (d *Descriptor) makeRule(
 		}
 	}
 	t.Cost = d.Cost
-	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
-	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	t.CountDenied = d.Cost > 0 && t.Limit.IsWindowed()
 	return draft.NewRule(to, t)
 }
 

@@ -16,6 +16,7 @@ package draft
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -113,6 +114,11 @@ func (f *Findings) NoteImport(text string) { f.Note(source.Place{}, text) }
 
 // Note adds a note about a place.
 func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem(text)) }
+
+// NoteNoRequest notes a limit that has no rule, because no request comes to it.
+func (f *Findings) NoteNoRequest(at source.Place, name string) {
+	f.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
+}
 
 // NoteProblem adds what another reader says of a file as a note.
 func (f *Findings) NoteProblem(p policyfile.Problem) { f.add(note{Problem: p}) }

@@ -162,7 +162,7 @@ func mayLease(sharing []*policyRule) bool {
 	for _, r := range sharing {
 		isAlike := r.terms.Limit.Numbers == first.Limit.Numbers &&
 			slices.EqualFunc(r.terms.Overrides, first.Overrides, Override.same)
-		if r.terms.CountDenied || !isAlike {
+		if r.terms.countsDenied() || !isAlike {
 			return false
 		}
 	}
@@ -229,7 +229,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Name: r.name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
 		Match: t.Requests.Match(), Exempt: r.exempt, Key: r.key(),
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
-		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.CountDenied,
+		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
 		Response: cmp.Or(r.enforcement.Response, t.Response),
 	}
 	switch {

@@ -19,15 +19,19 @@ type Terms struct {
 	Limit    *Limit
 	Requests request.Selection
 
-	Key         []request.Part
-	Overrides   []Override
-	Cost        uint64 // 0 = 1
-	Capacity    uint64 // 0 = the default of policies
-	MissingKey  string
-	CountDenied bool
-	Response    *Response
-	CountsBy    LimitID // the zero one = the place of the limit
+	Key        []request.Part
+	Overrides  []Override
+	Cost       uint64 // 0 = 1
+	Capacity   uint64 // 0 = the default of policies
+	MissingKey string
+	Response   *Response
+	CountsBy   LimitID // the zero one = the place of the limit
 }
+
+// countsDenied reports whether denied requests count. Envoy's limiters with windows count a request before they
+// compare. At cost 1 that makes no difference: the window is full already. Those with token buckets take nothing for a
+// denied request.
+func (t *Terms) countsDenied() bool { return t.Cost > 0 && t.Limit.IsWindowed() }
 
 // LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
 type LimitID struct {
@@ -135,7 +139,37 @@ func (r *Rule) overrides() (list []Override) {
 	return list
 }
 
-// LimitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those
+// ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
+// those are, or the rules are not all, no match can select what is left.
+//
+//	a rule with                    the terms exempt
+//	match: {headers: {x-user: a}}  {headers: {x-user: a}}
+//	key: [{header: x-user}]        {headers: {x-user: "*"}}
+//	neither                        no request is left
+//	key: [{query: user}]           unknown, so their rule is off
+func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
+	var limited []request.Match
+	isKnown := areAll
+	for _, r := range rules {
+		m, ok := r.limitedRequests(t.Requests.Exempt())
+		m = m.WithoutConditionsOf(t.Requests.Match()) // all of its requests meet these
+		switch {
+		case !ok:
+			isKnown = false
+		case len(m) == 0: // the rule limits all of them
+			return false
+		default:
+			limited = append(limited, m)
+		}
+	}
+	t.Requests.ExemptMatches(limited...)
+	if !isKnown {
+		t.Requests.TurnOff(request.NoMatch("they are those that no other rule limits"))
+	}
+	return true
+}
+
+// limitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those
 // are. The caller leaves the requests exempt out anyway, so the match may have some of them:
 //
 //	the rule                                            the match
@@ -146,7 +180,7 @@ func (r *Rule) overrides() (list []Override) {
 //	lets some keys pass by an override                  not ok
 //	is off                                              not ok
 //	of a filter that is disabled                        as if it were on: the caller's rule is of that filter too
-func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
+func (r *Rule) limitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
 	if r.isOff || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {

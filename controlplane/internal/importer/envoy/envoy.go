@@ -23,7 +23,7 @@
 //	    readEnforcement
 //	    readLevels, readBucket                        its limits
 //	    descriptorsFor                                as above: guess, or sentBy and descriptorsOf
-//	    descriptor.Levels.Rules, Descriptor.RuleOfAll
+//	    descriptor.Levels.Rules
 //	    draft.Draft.AddEnforced
 //
 // The reader has what is the same for both. Messages are decoded strictly: a field that Envoy's types lack is an error.

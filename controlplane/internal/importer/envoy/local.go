@@ -280,16 +280,16 @@ func (imp *localImport) addConfig(c *localConfig) error {
 		}
 		rules := levels.Rules(imp.Findings, sent)
 		if bucket != nil {
-			d := descriptor.Descriptor{Requests: where.requests, At: bucket.At}
-			if c.takesAll() || d.ExemptLimited(rules, !levels.LimitOthers(sent)) {
-				rules = append([]*draft.Rule{d.RuleOfAll(imp.Findings, c.bucketName(), bucket)}, rules...)
+			t := draft.Terms{Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests}
+			if c.takesAll() || t.ExemptLimited(rules, !levels.LimitOthers(sent)) {
+				rules = append([]*draft.Rule{draft.NewRule(imp.Findings, t)}, rules...)
 				isBucketReached = true
 			}
 		}
 		imp.AddEnforced(*enforced, rules...)
 	}
 	if !isBucketReached {
-		descriptor.NoteNoRequest(imp.Findings, bucket.At, c.bucketName())
+		imp.NoteNoRequest(bucket.At, c.bucketName())
 	}
 	levels.NoteUnreached(imp.Findings)
 	return nil

@@ -21,7 +21,7 @@
 //	Read: addPolicy
 //	  decodeLimit       its rateLimit; an unknown field is a problem
 //	  makeRules         a rule of each in the lists global and local
-//	    requestsOf      which requests it is for: readSelector
+//	    termsOf         which requests it is for: readSelector
 //	    limitOf         its limit
 //
 // golden_test.go in the folder above imports testdata/imports/traffic-policies.txtar and others.
@@ -218,8 +218,7 @@ func (list *ruleList) makeRules() (rules []*draft.Rule) {
 	isDefault := func(o limitRule) bool { return list.isLocal && len(o.Selectors) == 0 }
 	for i, o := range list.listed {
 		if !isDefault(o) {
-			sent := list.requestsOf(o, list.at.Item("rules", i))
-			rules = append(rules, list.makeRule(i, &sent)...)
+			rules = append(rules, list.makeRule(o, list.termsOf(i))...)
 		}
 	}
 	var defaults []*draft.Rule
@@ -227,37 +226,36 @@ func (list *ruleList) makeRules() (rules []*draft.Rule) {
 		if !isDefault(o) {
 			continue
 		}
-		sent := list.requestsOf(o, list.at.Item("rules", i))
-		if sent.ExemptLimited(rules, true) {
-			defaults = append(defaults, list.makeRule(i, &sent)...)
+		t := list.termsOf(i)
+		if t.ExemptLimited(rules, true) {
+			defaults = append(defaults, list.makeRule(o, t)...)
 		} else {
-			descriptor.NoteNoRequest(list.Findings, sent.At, list.ruleName(i))
+			list.NoteNoRequest(t.At, t.Name)
 		}
 	}
 	return append(rules, defaults...)
 }
 
-// ruleName is the name of the rule at an index.
-func (list *ruleList) ruleName(i int) string { return list.name + "-" + strconv.Itoa(i+1) }
-
-// makeRule makes the rule at an index, for the requests of a descriptor; none if it has no limit.
-func (list *ruleList) makeRule(i int, sent *descriptor.Descriptor) []*draft.Rule {
-	limit := list.limitOf(list.listed[i], sent.At)
-	if limit == nil {
+// makeRule makes the rule of terms that lack its limit; none if it has none.
+func (list *ruleList) makeRule(o limitRule, t draft.Terms) []*draft.Rule {
+	t.Limit = list.limitOf(o, t.At)
+	if t.Limit == nil {
 		return nil
 	}
-	return []*draft.Rule{sent.RuleOfAll(list.Findings, list.ruleName(i), limit)}
+	return []*draft.Rule{draft.NewRule(list.Findings, t)}
 }
 
-// requestsOf reads for which requests a rule is: a descriptor is sent for those that all of its selectors select. Envoy
-// Gateway makes a descriptor of it too. Here package descriptor then makes the rule.
-func (list *ruleList) requestsOf(o limitRule, at source.Place) descriptor.Descriptor {
-	sent := descriptor.Descriptor{At: at}
+// termsOf are the terms of the rule at an index, without its limit: it is for the requests that all of its selectors
+// select.
+func (list *ruleList) termsOf(i int) draft.Terms {
+	o := list.listed[i]
+	at := list.at.Item("rules", i)
+	t := draft.Terms{Name: list.name + "-" + strconv.Itoa(i+1), At: at}
 	for i, s := range o.Selectors {
-		list.readSelector(&sent, s, at.Item("clientSelectors", i))
+		list.readSelector(&t, s, at.Item("clientSelectors", i))
 	}
 	if o.Cost != nil {
-		readCost(&sent, o.Cost)
+		readCost(&t, o.Cost)
 	}
 	if o.Shared {
 		list.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
@@ -265,23 +263,23 @@ func (list *ruleList) requestsOf(o limitRule, at source.Place) descriptor.Descri
 	if o.XRateLimitHeaders != nil {
 		list.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
-	return sent
+	return t
 }
 
-func readCost(sent *descriptor.Descriptor, o *cost) {
+func readCost(t *draft.Terms, o *cost) {
 	h := o.Request
 	switch {
 	case o.Response != nil:
-		sent.Requests.TurnOff("It counts what a response says.")
+		t.Requests.TurnOff("It counts what a response says.")
 	case h != nil && (h.From != "Number" || h.Number == 0):
-		sent.Requests.TurnOff("Its cost is not a number of at least 1.")
+		t.Requests.TurnOff("Its cost is not a number of at least 1.")
 	case h != nil && h.Number > 1:
-		sent.Cost = uint64(h.Number)
+		t.Cost = uint64(h.Number)
 	}
 }
 
-// readSelector adds a selector's conditions and parts of keys to a descriptor.
-func (list *ruleList) readSelector(sent *descriptor.Descriptor, o selector, at source.Place) {
+// readSelector adds a selector's conditions and parts of the key.
+func (list *ruleList) readSelector(t *draft.Terms, o selector, at source.Place) {
 	for i, h := range o.Headers {
 		at := at.Item("headers", i)
 		value, err := request.HeaderNamed(h.Name)
@@ -289,54 +287,54 @@ func (list *ruleList) readSelector(sent *descriptor.Descriptor, o selector, at s
 			list.Fail(at, err.Error())
 			continue
 		}
-		list.readCondition(sent, value, h, at)
+		list.readCondition(t, value, h, at)
 	}
-	list.readMethods(sent, o.Methods, at)
+	list.readMethods(t, o.Methods, at)
 	for i, q := range o.Query {
 		at := at.Item("queryParams", i)
 		if q.Name == "" {
 			list.Fail(at, "a query parameter needs a name")
 		}
-		list.readCondition(sent, request.Part{Kind: request.KindQuery, Name: q.Name}.Value(), q, at)
+		list.readCondition(t, request.Part{Kind: request.KindQuery, Name: q.Name}.Value(), q, at)
 	}
 	if o.Path != nil {
 		path := *o.Path
 		path.Type = cmp.Or(path.Type, "PathPrefix")
 		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" && !path.Invert // so it is no condition
 		if !isEveryPath {
-			list.readCondition(sent, request.FullPath.Value(), path, at.In("path"))
+			list.readCondition(t, request.FullPath.Value(), path, at.In("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		list.readCondition(sent, request.ClientIP.Value(), *o.SourceCIDR, at.In("sourceCIDR"))
+		list.readCondition(t, request.ClientIP.Value(), *o.SourceCIDR, at.In("sourceCIDR"))
 	}
 }
 
 // readMethods adds the condition that a request has any of some methods.
-func (list *ruleList) readMethods(sent *descriptor.Descriptor, matchers []matcher, at source.Place) {
+func (list *ruleList) readMethods(t *draft.Terms, matchers []matcher, at source.Place) {
 	var methods []string
 	for i, m := range matchers {
 		switch {
 		case m.Invert && len(matchers) > 1:
-			sent.Requests.TurnOff(request.NoMatch("they have one of several methods, and not another"))
+			t.Requests.TurnOff(request.NoMatch("they have one of several methods, and not another"))
 		case m.Invert:
-			sent.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
+			t.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods = append(methods, m.Value)
 		default:
 			list.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}
-	sent.Requests.Require(request.Method.Value(), request.ExactAll(methods)...)
+	t.Requests.Require(request.Method.Value(), request.ExactAll(methods)...)
 }
 
 // readCondition adds one condition: on a value of the request, or that each of these values counts for itself. A
 // network that is Distinct has both: each of its addresses counts for itself.
 func (list *ruleList) readCondition(
-	sent *descriptor.Descriptor, value request.Value, o matcher, at source.Place,
+	t *draft.Terms, value request.Value, o matcher, at source.Place,
 ) {
 	if o.Type == "Distinct" {
-		sent.Entries = append(sent.Entries, descriptor.Entry{Value: value}) // RuleOfAll needs no key
+		t.Key = append(t.Key, value.Part)
 		if o.Value == "" {
 			return
 		}
@@ -345,9 +343,9 @@ func (list *ruleList) readCondition(
 	switch {
 	case !ok:
 	case o.Invert:
-		sent.Requests.ExemptFitting(value, pattern)
+		t.Requests.ExemptFitting(value, pattern)
 	default:
-		sent.Requests.Require(value, pattern)
+		t.Requests.Require(value, pattern)
 	}
 }
 
