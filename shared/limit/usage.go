@@ -238,6 +238,9 @@ func (w *Window) ResetWith(u *Usage, now int64, held uint32) int64 {
 // A window in which nothing is left closes. A window that lost its opener slides
 // from now on and ends a whole period from now, because any hit may now be its
 // first. u must have been rolled to now.
+//
+// What has gone on into a later window as a debt (see Pays) stays. Nobody knows how much of the
+// hit that still holds.
 func (w *Window) Refund(u, after *Usage, at, now int64, cost uint32, opened bool) bool {
 	switch w.Algorithm {
 	case SlidingWindowLog:
