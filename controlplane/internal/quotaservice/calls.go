@@ -58,8 +58,8 @@ type Total struct {
 // ends first, Count has returned before, and keep is called all the same. In a counter of one aligned window, calls
 // with keep and calls without do not see each other.
 func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool) ([]Total, error) {
-	c, begin := s.makeCall(uses, keep)
-	isStarted, err := s.startCall(begin)
+	c, kind := s.makeCall(uses, keep)
+	isStarted, err := s.startCall(kind)
 	if err != nil {
 		return nil, err
 	}
@@ -88,21 +88,27 @@ func newCall(uses []Use) call {
 	return call{totals: make([]Total, len(uses)), ended: make(chan struct{})}
 }
 
-// makeCall makes a call of one kind or the other, and returns what begins it.
-func (s *Service) makeCall(uses []Use, keep func([]Total) bool) (c *call, begin func() (isStarted bool)) {
+// callKind is a *chargingCall or a *takingCall.
+type callKind interface {
+	// begin starts the call's first operations, and reports whether there are some.
+	begin() (isStarted bool)
+}
+
+// makeCall makes a call of one kind or the other.
+func (s *Service) makeCall(uses []Use, keep func([]Total) bool) (*call, callKind) {
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	defer s.hashers.Put(h)
 	if keep == nil {
 		charging := newChargingCall(&s.core, uses, h)
-		return &charging.call, charging.begin
+		return &charging.call, charging
 	}
 	taking := newTakingCall(&s.core, uses, h, keep)
-	return &taking.call, taking.begin
+	return &taking.call, taking
 }
 
 // startCall starts a call, and reports whether that has started operations.
-func (s *Service) startCall(begin func() (isStarted bool)) (isStarted bool, err error) {
+func (s *Service) startCall(c callKind) (isStarted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -111,7 +117,7 @@ func (s *Service) startCall(begin func() (isStarted bool)) (isStarted bool, err 
 	case s.apart.Load():
 		return false, errOtherSecret
 	}
-	return begin(), nil
+	return c.begin(), nil
 }
 
 // onRecord returns an operation on the record of the use's key.

@@ -128,6 +128,9 @@ func (c *core) nextWork(came []landing) (w work, ok bool) {
 // store may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
 // the lock.
 func (c *core) prepareSwaps(w *work) (turns int) {
+	atLeast := min(len(c.keys.ready), maxBatch, maxSwaps-c.swapsUnderWay)
+	w.ready = make([]*key, 0, atLeast)
+	w.swaps = make([]swapstore.Swap, 0, atLeast)
 	for len(w.ready) < maxBatch && c.swapsUnderWay < maxSwaps {
 		k := c.keys.nextReady()
 		if k == nil {
