@@ -25,28 +25,18 @@ type location struct {
 //
 //	location ~ a$ { ... }
 //	location / { location ~ b$ { ... } }
-//
-// Where a location answers by itself no limit of its own holds. It passes its limits on all the same: the return of
-// location /a is not that of /a/b in it.
 func (n *reader) readLocations(
 	block []*nginxconf.Directive, around map[module]limitSet, besideRegex bool,
-) (scopes []*scope) {
+) []innerScope {
 	list := n.locationsIn(block)
 	holes := holesIn(list)
 	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
+	var scopes []*scope
 	for _, l := range list {
-		limits := n.readLimits(l.block, around)
-		inner := n.readLocations(l.block, limits, besideRegex || hasRegex && l.modifier == "")
-		if answersItself(l.block) {
-			limits = withoutLimits(limits)
-		}
-		scopes = append(scopes, &scope{
-			label: l.label, limits: limits, selection: l.selection(besideRegex, holes), inner: inner,
-			hasHoles: slices.ContainsFunc(holes, func(h hole) bool { return h.around == l }),
-		})
+		innerBesideRegex := besideRegex || hasRegex && l.modifier == ""
+		scopes = append(scopes, n.readBlock(l.label, l.block, around, l.selection(besideRegex, holes), innerBesideRegex))
 	}
-	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
-	return scopes
+	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
 
 // locationsIn are the locations of a block. No client asks for one such as @fallback or api: each path begins with /.

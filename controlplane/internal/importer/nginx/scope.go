@@ -12,27 +12,32 @@ import (
 // scope is what nginx inherits limits by: http, a server or a location. A request may fit several scopes beside each
 // other. nginx gives it to the one that wins, and then to one within that, if it fits any. Only the limits of the last
 // one hold.
-//
-// A scope is made with what is in it. Its winners are set when those beside it are there: see chooseBeside.
 type scope struct {
 	label     string              // for messages
 	limits    map[module]limitSet // its own and those that it inherits; none if it answers by itself
 	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
-	inner     []*scope            // those in it, to which nginx gives the requests that fit them
-	winners   []*scope            // those beside it that nginx prefers for the requests that fit both
-	hasHoles  bool                // as a winner over an expression it has not all that fit both: see hole
+	inner     []innerScope        // those in it, to which nginx gives the requests that fit them
 }
 
-// chooseBeside sets the winners of scopes beside each other. WinsOver says of two of them, by their indexes, whether
-// nginx prefers the one for requests that fit both.
-func chooseBeside(list []*scope, winsOver func(one, other int) bool) {
+// innerScope is a scope in another one.
+type innerScope struct {
+	*scope
+	winners []*scope // those beside it that nginx prefers for the requests that fit both
+}
+
+// beside are scopes beside each other. WinsOver says of two of them, by their indexes, whether nginx prefers the one
+// for requests that fit both.
+func beside(list []*scope, winsOver func(one, other int) bool) (scopes []innerScope) {
 	for i, s := range list {
+		var winners []*scope
 		for k, other := range list {
 			if k != i && winsOver(k, i) {
-				s.winners = append(s.winners, other)
+				winners = append(winners, other)
 			}
 		}
+		scopes = append(scopes, innerScope{s, winners})
 	}
+	return scopes
 }
 
 // limitSet has the limits of a module that hold in a scope, with their settings.
@@ -59,14 +64,35 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	return &scope{label: "http block", limits: limits, inner: inner}
 }
 
-// withoutLimits are the settings of limits alone.
-func withoutLimits(limits map[module]limitSet) map[module]limitSet {
-	none := map[module]limitSet{}
-	for m, l := range limits {
-		l.list = nil
-		none[m] = l
+// readServerBlock is the scope of a server, for the requests of a selection. The locations of one that answers by
+// itself are read only to say what is wrong in them.
+func (n *reader) readServerBlock(
+	label string, block []*nginxconf.Directive, around map[module]limitSet, selection request.Selection,
+) *scope {
+	s := n.readBlock(label, block, around, selection, false)
+	if answersItself(block) {
+		s.inner = nil
 	}
-	return none
+	return s
+}
+
+// readBlock is the scope of a location, or of a server with its locations. See readLocations for besideRegex.
+func (n *reader) readBlock(
+	label string, block []*nginxconf.Directive, around map[module]limitSet, selection request.Selection, besideRegex bool,
+) *scope {
+	limits := n.readLimits(block, around)
+	s := &scope{label: label, limits: limits, selection: selection, inner: n.readLocations(block, limits, besideRegex)}
+	if answersItself(block) {
+		s.limits = nil
+	}
+	return s
+}
+
+// answersItself reports whether nginx answers all requests of a block before it looks at limits, so none of the block
+// hold. Where a server does so, nginx looks for no location. A location passes its limits on to those within it all the
+// same: the return of /a is not that of /a/b.
+func answersItself(block []*nginxconf.Directive) bool {
+	return len(nginxconf.Named(block, "return"))+len(nginxconf.Named(block, "internal")) > 0
 }
 
 // readLimits are the limits that a block passes on to those within it: its own, and those around it. Its
@@ -93,11 +119,6 @@ func (n *reader) readLimits(block []*nginxconf.Directive, around map[module]limi
 	return limits
 }
 
-// answersItself reports whether nginx answers all requests of a block before it looks at limits.
-func answersItself(block []*nginxconf.Directive) bool {
-	return len(nginxconf.Named(block, "return"))+len(nginxconf.Named(block, "internal")) > 0
-}
-
 // maxBeside bounds the servers, and the locations of one block: each is compared with each other.
 const maxBeside = 1000
 
@@ -117,47 +138,36 @@ type plan struct {
 	requests request.Selection
 }
 
-// plans are what rules are made of in a scope and in those within it, for one module. Outer is for the requests of the
-// scope around it. Each request that nginx gives to one of these scopes is in one plan:
+// plans are what rules are made of in a scope and in those within it, for one module. The requests are those that nginx
+// gives to one of these scopes. Each of them is in one plan:
 //
-//  1. All are the requests that nginx gives to the scope or to a scope within it: they fit it, and no winner.
-//  2. Inner are the scopes within the scope that need rules of their own.
-//  3. The rest are the requests that fit no inner scope. The scope's own rules are for these. There are none if an
-//     inner scope isWhole.
-//  4. Each inner scope has plans in the same way.
+//  1. An inner scope with rules of its own has plans in the same way: for the requests that fit it, and no winner.
+//  2. The scope's own plan is for the rest: the requests that fit none of these. There is no rest if one isWhole.
 //
-// An example is a server a.example with the limits S:
+// An example is a server with the limits S:
 //
-//	scope           its limits   fits   winners   own rules         its rules are for the rest
-//	the server      S                                               a.example without /a* and ~.*x
-//	location /a     A            /a*    ~ x$      as A is not S     a.example, /a* without ~.*x
-//	location ~ x$   S            ~.*x             as it wins        a.example, ~.*x
-//	location /b     S            /b*    ~ x$      no                none: the server's rules have its requests
-//
-// The same by paths:
-//
-//	path   fits       nginx gives it to   limits   which rule limits it
-//	/a1    /a         /a                  A        that of /a
-//	/ax    /a, ~ x$   ~ x$                S        that of ~ x$
-//	/bx    /b, ~ x$   ~ x$                S        that of ~ x$
-//	/b1    /b         /b                  S        the server's: they leave out /a and ~ x$ alone
-//	/c1    none       the server          S        the server's
-func (s *scope) plans(m module, outer request.Selection) (list []plan) {
-	if slices.ContainsFunc(s.winners, (*scope).takesAll) {
-		return nil // nginx gives it no request
-	}
-	won := s.selection
-	exemptScopes(&won, slices.DeleteFunc(slices.Clone(s.winners), (*scope).isWhole))
-	all := outer
-	all.NarrowTo(won)
+//	scope           its limits  winners  has its own rules   they are for         such as
+//	location /a     A           ~ x$     as A is not S       /a* without ~.*x     /a1
+//	location ~ x$   S                    as it wins over /a  ~.*x                 /ax, /bx
+//	location /b     S           ~ x$     no
+//	the server      S                    for the rest        all but /a*, ~.*x    /b1, /c1
+func (s *scope) plans(m module, requests request.Selection) (list []plan) {
 	inner := s.withOwnRules(m)
-	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
-		rest := all
-		exemptScopes(&rest, inner)
+	var scopes []*scope
+	for _, c := range inner {
+		scopes = append(scopes, c.scope)
+	}
+	if !slices.ContainsFunc(scopes, (*scope).isWhole) {
+		rest := requests
+		exemptScopes(&rest, scopes)
 		list = append(list, plan{m, s.limits[m], rest})
 	}
 	for _, c := range inner {
-		list = append(list, c.plans(m, all)...)
+		if won, hasSome := c.won(); hasSome {
+			given := requests
+			given.NarrowTo(won)
+			list = append(list, c.plans(m, given)...)
+		}
 	}
 	return list
 }
@@ -165,28 +175,31 @@ func (s *scope) plans(m module, outer request.Selection) (list []plan) {
 // withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that win over one
 // of these. In the example ~ x$ needs rules though its limits are those of the server: the server's rules leave out all
 // of /a, and those of /a leave out ~ x$, so nothing would limit /ax. It wins over /b too, but that has no rules.
-func (s *scope) withOwnRules(m module) []*scope {
-	hasOwn := map[*scope]bool{}
-	var add func(c *scope)
-	add = func(c *scope) {
-		if !hasOwn[c] {
-			hasOwn[c] = true
+//
+// Their winners are those with rules of their own. Another winner has the same limits as they have, so they may limit
+// its requests.
+func (s *scope) withOwnRules(m module) (list []innerScope) {
+	needsOwn := map[*scope]bool{}
+	for _, c := range s.inner {
+		if !c.hasOnly(m, s.limits[m]) {
+			needsOwn[c.scope] = true
 			for _, winner := range c.winners {
-				add(winner)
+				needsOwn[winner] = true
 			}
 		}
 	}
+	needsNone := func(c *scope) bool { return !needsOwn[c] }
 	for _, c := range s.inner {
-		if !c.hasOnly(m, s.limits[m]) {
-			add(c)
+		if needsOwn[c.scope] {
+			list = append(list, innerScope{c.scope, slices.DeleteFunc(slices.Clone(c.winners), needsNone)})
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(s.inner), func(c *scope) bool { return !hasOwn[c] })
+	return list
 }
 
 // hasOnly reports whether these limits of a module are those of the scope and of all scopes within it.
 func (s *scope) hasOnly(m module, limits limitSet) bool {
-	differs := func(c *scope) bool { return !c.hasOnly(m, limits) }
+	differs := func(c innerScope) bool { return !c.hasOnly(m, limits) }
 	return s.limits[m].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
@@ -194,9 +207,16 @@ func (s *scope) hasOnly(m module, limits limitSet) bool {
 // none of the example.
 func (s *scope) isWhole() bool { return s.selection.IsEverything() }
 
-// takesAll reports whether nothing is left for those that it wins over. One that isWhole leaves them its holes. Then no
-// exemption says what else it takes, and their selection has that as a reason: see location.selection.
-func (s *scope) takesAll() bool { return s.isWhole() && !s.hasHoles }
+// won are the requests that fit the scope and no winner. A winner that isWhole leaves none, but a hole in ^~ /: see
+// location.selection, which turns the expressions with its requests off. These keep a rule, which says so.
+func (c innerScope) won() (s request.Selection, hasSome bool) {
+	if slices.ContainsFunc(c.winners, (*scope).isWhole) && !c.selection.IsOff() {
+		return s, false
+	}
+	s = c.selection
+	exemptScopes(&s, slices.DeleteFunc(slices.Clone(c.winners), (*scope).isWhole))
+	return s, true
+}
 
 // exemptScopes exempts the requests that fit some scopes, none of which isWhole.
 func exemptScopes(s *request.Selection, scopes []*scope) {

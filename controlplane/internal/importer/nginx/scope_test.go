@@ -57,6 +57,14 @@ server {
 }`))
 }
 
+// A location with the limits of the server needs a rule if it wins over one with other limits: = /bx does not.
+func TestAWinnerWithoutRulesOfItsOwn(t *testing.T) {
+	require.Equal(t, []string{
+		"s exempt: - {paths: [/a*, ~.*x]}", "a match: {paths: [/a*]} exempt: - {paths: [~.*x]}", "s-2 match: {paths: [~.*x]}",
+	}, scoped(t, `
+server { limit_req zone=s; location /a { limit_req zone=a; } location ~ x$ { } location = /bx { } }`))
+}
+
 // The example of readServers: the default server has a host of the other one's, and those that nobody names.
 func TestEachHostHasOneServer(t *testing.T) {
 	require.Equal(t, []string{

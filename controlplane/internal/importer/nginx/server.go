@@ -28,7 +28,7 @@ type server struct {
 //	default: a.example D   the rest, of D    all hosts          *.example and a.example
 //	*.example W            *.example, of W   *.example          a.example
 //	                       a.example, of D   a.example          none: it is the narrower name
-func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]limitSet) (scopes []*scope) {
+func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]limitSet) []innerScope {
 	if n.areTooMany(blocks) {
 		return nil
 	}
@@ -37,25 +37,12 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 		servers = append(servers, readServer(d))
 	}
 	list := n.byHosts(servers)
+	var scopes []*scope
 	for i, h := range list {
 		selection := h.selection(slices.Concat(list[:i], list[i+1:]))
 		scopes = append(scopes, n.readServerBlock(h.server.label, h.server.block, around, selection))
 	}
-	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
-	return scopes
-}
-
-// readServerBlock is the scope of what is in a server, which is for the requests of a selection. One that answers by
-// itself does so before nginx looks for a location: the import reads its locations only to say what is wrong in them.
-func (n *reader) readServerBlock(
-	label string, block []*nginxconf.Directive, around map[module]limitSet, selection request.Selection,
-) *scope {
-	limits := n.readLimits(block, around)
-	inner := n.readLocations(block, limits, false)
-	if answersItself(block) {
-		return &scope{label: label, limits: withoutLimits(limits), selection: selection}
-	}
-	return &scope{label: label, limits: limits, selection: selection, inner: inner}
+	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
