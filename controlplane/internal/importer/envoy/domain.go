@@ -74,6 +74,11 @@ type domainFilter struct {
 	all     []*listenerFilter      // of the site that are of its type, for any domain
 }
 
+// rateLimits are those of the filter's own configuration.
+func (f domainFilter) rateLimits() []rateLimit {
+	return rateLimitsAt(f.message.GetRateLimits(), f.filter.config.At)
+}
+
 // filterOfDomain is the filter that asks for the domain.
 func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 	for _, c := range s.Filters {
@@ -114,40 +119,46 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 // empty one would send.
 func (d *domainRoutes) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]descriptor.Descriptor, error) {
 	hosts := d.virtualHosts(s)
-	by := sender{
-		own:              rateLimitsAt(f.message.GetRateLimits(), f.filter.config.At),
-		stage:            f.message.GetStage(),
-		choices:          map[*hostRoute]choice{},
-		onlyWhereEnabled: f.filter.works == whereEnabled,
+	if len(hosts) == 0 { // they are not in the files
+		return d.descriptorsOf([]rateLimitsFor{{list: f.rateLimits()}})
 	}
 	for _, route := range routesOf(hosts) {
 		d.noteUnusedConfigs(f.all, route)
-		by.choices[route] = d.choiceOf(by, route, f.filter)
 	}
-	return d.descriptorsOf(d.sentBy(by, hosts))
+	return d.descriptorsOf(sentBy(hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
+		return d.sentFor(f, h, route)
+	}))
 }
 
-// choiceOf is by which rate_limits the filter sends for a route. If the route's configuration is for another domain,
-// the filter asks nothing of this one.
-func (d *domainRoutes) choiceOf(by sender, route *hostRoute, f *listenerFilter) choice {
+// sentFor are the rate_limits by which the filter sends for a route. The first row that holds counts:
+//
+//	for a route                                             alone             shared
+//	where the filter does not work: configFor is ofNobody   none              none
+//	whose configuration is for another domain               none              none
+//	that answers by itself                                  none              none
+//	whose configuration for the filter has rate_limits      these             none
+//	others, if the filter's own configuration has           none              these
+//	others: byRoute                                         the route's own   the host's, if addsHost
+func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
+	c, whose := f.filter.configFor(route)
+	if whose == ofNobody {
+		return nil, nil
+	}
 	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
-	var alone []rateLimit
-	c, whose := f.configFor(route)
 	if whose == ofRoute {
 		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
-		alone = rateLimitsAt(config.GetRateLimits(), c.At)
-		if config.GetDomain() != "" && config.GetDomain() != d.domain {
-			d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-			return choice{}
-		}
 	}
+	own := f.rateLimits()
 	switch {
-	case whose == ofNobody, route.answers:
-		return choice{}
-	case len(alone) > 0:
-		return choice{alone: alone}
-	case len(by.own) > 0:
-		return choice{joins: true}
+	case config.GetDomain() != "" && config.GetDomain() != d.domain:
+		d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
+		return nil, nil
+	case route.answers:
+		return nil, nil
+	case len(config.GetRateLimits()) > 0:
+		return rateLimitsAt(config.GetRateLimits(), c.At), nil
+	case len(own) > 0:
+		return nil, own
 	}
-	return d.choiceByRoute(route, by.stage, vhostRateLimits(config.GetVhRateLimits()))
+	return d.byRoute(h, route, f.message.GetStage(), vhostRateLimits(config.GetVhRateLimits()))
 }

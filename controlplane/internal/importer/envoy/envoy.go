@@ -12,7 +12,7 @@
 //	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
 //	      descriptorsOfSite: virtualHosts             its routes (routes.go), and whose requests they take (matcher.go)
 //	        listenerFilter.configFor                  by which configuration it works for a route (filter.go)
-//	        choiceOf, sentBy                          by whose rate_limits it sends there (sender.go)
+//	        sentFor, byRoute, sentBy                  by whose rate_limits it sends there (ratelimits.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  draft.Draft.AddEnforced                         for which share of requests, and the response

@@ -162,20 +162,20 @@ type localConfig struct {
 //	/c, with nothing for it            yes            limited
 //	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
 type reach struct {
-	routes   []*hostRoute
+	routes   map[*hostRoute]bool
 	requests request.Selection
 }
 
 // reachOf is that of a configuration for one route.
-func reachOf(route *hostRoute) reach { return reach{[]*hostRoute{route}, route.selection} }
+func reachOf(route *hostRoute) reach { return reach{map[*hostRoute]bool{route: true}, route.selection} }
 
 // ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
 // another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
 func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
-	var all reach
+	all := reach{routes: map[*hostRoute]bool{}}
 	for _, route := range routesOf(hosts) {
 		if _, whose := f.configFor(route); whose == ofFilter {
-			all.routes = append(all.routes, route)
+			all.routes[route] = true
 			list = append(list, reachOf(route))
 		} else {
 			exemptAtLeast(&all.requests, route)
@@ -349,17 +349,18 @@ func (imp *localImport) descriptorsFor(
 	c *localConfig, where reach, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, error) {
 	own := rateLimitsAt(c.GetRateLimits(), c.at)
-	if len(own) == 0 && len(imp.hosts) == 0 {
+	switch {
+	case len(own) > 0:
+		return imp.descriptorsOf([]rateLimitsFor{{own, where.requests}})
+	case len(imp.hosts) == 0:
 		return imp.guess(levels), nil
 	}
-	if len(own) > 0 {
-		return imp.descriptorsOf([]rateLimitsFor{{own, where.requests}})
-	}
-	f := sender{stage: c.GetStage(), choices: map[*hostRoute]choice{}}
-	for _, route := range where.routes {
-		f.choices[route] = imp.choiceByRoute(route, f.stage, vhostRateLimits(c.GetVhRateLimits()))
-	}
-	return imp.descriptorsOf(imp.sentBy(f, imp.hosts))
+	return imp.descriptorsOf(sentBy(imp.hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
+		if !where.routes[route] {
+			return nil, nil
+		}
+		return imp.byRoute(h, route, c.GetStage(), vhostRateLimits(c.GetVhRateLimits()))
+	}))
 }
 
 // readBucket reads a token bucket; nil if there is none.

@@ -15,26 +15,7 @@ type virtualHost struct {
 	selection  request.Selection
 	rateLimits []rateLimit
 	routes     []*hostRoute
-	isDefault  bool // it has all hosts that no other one has
 	takesAll   bool // one of its routes takes what those before it leave
-	hasMatcher bool // it chooses routes that the import does not read, in place of a list
-}
-
-// requestsOf are the requests of some of the host's routes, in one selection if they are all that come to the host. If
-// it hasMatcher, they are all, as that chooses other routes: the selection says why no match has them.
-func (h *virtualHost) requestsOf(routes []*hostRoute) (list []request.Selection) {
-	if h.hasMatcher || h.areAll(routes) {
-		return []request.Selection{h.selection}
-	}
-	for _, route := range routes {
-		list = append(list, route.selection)
-	}
-	return list
-}
-
-// areAll reports whether some of the host's routes take all of its requests, and leave none without a route.
-func (h *virtualHost) areAll(routes []*hostRoute) bool {
-	return h.takesAll && len(routes) == len(h.routes)
 }
 
 // hostRoute is a route of a virtual host, with the requests that Envoy finds it for.
@@ -64,14 +45,20 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 		h := &virtualHost{
 			selection:  r.hostSelection(domainsOf(n)),
 			rateLimits: r.rateLimitsIn(n, at),
-			isDefault:  slices.Contains(domainsOf(n), "*"),
-			hasMatcher: source.FieldOf(n, "matcher") != nil,
 		}
-		if h.hasMatcher {
+		hasMatcher := source.FieldOf(n, "matcher") != nil
+		if hasMatcher {
 			h.selection.TurnOff(request.NoMatch("a matcher of their host chooses the route"))
 		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
-		r.addRoutes(h, n, at, ofRouting)
+		configs := append(envoyfile.ConfigsPerRoute(n, at), ofRouting...)
+		if hasMatcher {
+			r.Note(at.In("matcher"), "the import does not read the routes that it chooses")
+			h.routes = []*hostRoute{{selection: h.selection, configs: configs}} // it stands for them
+			h.takesAll = true
+		} else {
+			r.addRoutes(h, n, at, configs)
+		}
 		list = append(list, h)
 	}
 	return list
@@ -144,8 +131,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
 // those before it: behind the route /a, the route / is for all paths but /a.
-func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAll []envoyfile.Config) {
-	ofHost := append(envoyfile.ConfigsPerRoute(n, at), ofAll...)
+func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHost []envoyfile.Config) {
 	var before []request.Selection
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
