@@ -21,8 +21,8 @@
 //	      selectUnmatched                       overrides for what no match can say
 //	Levels.NoteUnreached                        notes the limits without requests
 //
-// The patterns of leaves are texts, as these limiters compare texts. A policy compares hosts and addresses by what they
-// name, and package request joins matches so. Only findMixed looks at both.
+// These limiters compare texts, also hosts and addresses, and so do the conditions of leaves. A policy compares them by
+// what they name. Only findMixed looks at both.
 //
 // One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
 // without a limit, and below it path = /login with user = anything, which has one:

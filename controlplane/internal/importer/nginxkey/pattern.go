@@ -64,11 +64,11 @@ func (p networkPattern) length() int {
 func (p networkPattern) written() string { return string(p) }
 
 func (p networkPattern) fits(text string) (fits, ok bool) {
-	network, ok := request.NetworkPattern(string(p))
+	_, ok = request.NetworkOf(string(p))
 	if _, err := netip.ParseAddr(text); err != nil {
 		text = "255.255.255.255" // what nginx takes for it
 	}
-	return network.Matches(text), ok
+	return request.IsNetworkWithin(text, string(p)), ok
 }
 
 func (p networkPattern) over(request.Value) (list []request.Pattern, ok bool) {
@@ -106,8 +106,8 @@ func (p hostsPattern) length() int       { return len(p) }
 func (p hostsPattern) written() string   { return string(p) }
 
 func (p hostsPattern) fits(text string) (fits, ok bool) {
-	hosts, ok := request.HostPattern(string(p))
-	return hosts.Matches(text), ok
+	_, ok = request.HostPattern(string(p))
+	return request.IsHostBelow(text, string(p)), ok
 }
 
 func (p hostsPattern) over(request.Value) (list []request.Pattern, ok bool) {

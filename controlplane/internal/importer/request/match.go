@@ -9,9 +9,33 @@ import (
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns.
-// Value.Fitting makes matches, of the patterns that Part.inMatch gives. A header has one pattern, as a policy has one
-// for each. A match is not changed once it is made.
+// Value.Fitting makes matches. A header has one pattern, as a policy has one for each. A match is not changed once it
+// is made.
+//
+// A match has hosts and addresses by what they name, in any spelling: a.example is the host A.example too, and
+// 10.0.0.0/8 has all addresses of the network. Where a limiter compares descriptors, both are texts.
 type Match map[partID][]Pattern
+
+// within reports whether every request whose part fits p fits q. It is as sure as that of patterns.
+func (id partID) within(p, q Pattern) bool {
+	switch id.kind {
+	case KindHost:
+		return isHostWithin(p.text, q.text)
+	case KindClientIP:
+		return IsNetworkWithin(p.text, q.text)
+	default:
+		return p.Within(q)
+	}
+}
+
+// areApart reports whether no request's part fits both. Of two names or networks one has all of the other, or they have
+// none in common.
+func (id partID) areApart(p, q Pattern) bool {
+	if id.kind == KindHost || id.kind == KindClientIP {
+		return !id.within(p, q) && !id.within(q, p)
+	}
+	return p.Apart(q)
+}
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
 func (m Match) Of(p Part) []Pattern { return m[p.id()] }
@@ -34,7 +58,7 @@ func (m Match) joined(other Match) (both Match, why string) {
 	maps.Copy(both, m)
 	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }
 	for _, id := range slices.SortedFunc(maps.Keys(other), byName) {
-		common, isKnown := commonValues(m[id], other[id])
+		common, isKnown := id.commonValues(m[id], other[id])
 		switch {
 		case isKnown && len(common) > 0:
 			both[id] = common
@@ -48,7 +72,7 @@ func (m Match) joined(other Match) (both Match, why string) {
 // IsApart reports whether no request fits both matches, as of the hosts a.example and b.example. A true answer is sure.
 func (m Match) IsApart(other Match) bool {
 	for id, values := range other {
-		if common, isKnown := commonValues(m[id], values); isKnown && len(common) == 0 {
+		if common, isKnown := id.commonValues(m[id], values); isKnown && len(common) == 0 {
 			return true
 		}
 	}
@@ -57,18 +81,18 @@ func (m Match) IsApart(other Match) bool {
 
 // commonValues are the patterns for the values of a part that fit one of each list; an empty list fits all. They are
 // not known if no list of patterns says that.
-func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
+func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	if len(a) == 0 {
 		return b, true
 	}
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case p.Within(q):
+			case id.within(p, q):
 				common = appendNew(common, p)
-			case q.Within(p):
+			case id.within(q, p):
 				common = appendNew(common, q)
-			case !p.Apart(q):
+			case !id.areApart(p, q):
 				return nil, false
 			}
 		}

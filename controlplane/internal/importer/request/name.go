@@ -6,17 +6,16 @@ import (
 	"strings"
 )
 
-// This file has the patterns that are no texts: the names of hosts, and networks.
+// This file has what a policy compares otherwise than as texts: the names of hosts, and networks.
 
-// HostPattern fits the hosts of a name such as a.example or *.a.example, in any case. It is not ok if that is no name
-// of hosts.
+// HostPattern is the pattern for a name such as a.example or *.a.example. It is not ok if a match has no such name.
 func HostPattern(name string) (p Pattern, ok bool) {
-	return Pattern{OfHosts, name}, isHost(strings.TrimPrefix(name, "*."))
-}
-
-// isHost reports whether text is the name of one host in a match.
-func isHost(text string) bool {
-	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
+	p = Exact(name)
+	host, isWildcard := strings.CutPrefix(name, "*.")
+	if isWildcard {
+		p = Wildcard(name)
+	}
+	return p, HasOnly(strings.ToLower(host), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && host[0] != '.'
 }
 
 // WithoutPort cuts ":8080" from a host.
@@ -43,13 +42,13 @@ func isHostWithin(name, wide string) bool {
 	return strings.EqualFold(name, wide) || IsHostBelow(name, wide)
 }
 
-// NetworkPattern fits the addresses of a network such as 10.0.0.0/8, or one address. It is not ok if the text is none.
+// NetworkPattern is the pattern for a network such as 10.0.0.0/8, or for one address. It is not ok if the text is none.
 func NetworkPattern(text string) (p Pattern, ok bool) {
 	network, ok := NetworkOf(text)
 	if network.IsSingleIP() {
-		return Pattern{InNetwork, network.Addr().String()}, ok
+		return Exact(network.Addr().String()), ok
 	}
-	return Pattern{InNetwork, network.String()}, ok
+	return Exact(network.String()), ok
 }
 
 // NetworkOf is the network of a text, which may be an address.
@@ -62,8 +61,8 @@ func NetworkOf(text string) (network netip.Prefix, ok bool) {
 	return network.Masked(), err == nil
 }
 
-// isNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
-func isNetworkWithin(network, wide string) bool {
+// IsNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
+func IsNetworkWithin(network, wide string) bool {
 	narrow, isNarrow := NetworkOf(network)
 	wider, isWider := NetworkOf(wide)
 	return isNarrow && isWider && wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)

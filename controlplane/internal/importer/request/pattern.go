@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Pattern says which values of a part of a request fit. Its kind says how they are compared: Exactly 10.0.0.0/8 is that
-// text alone, and InNetwork 10.0.0.0/8 has all addresses of the network.
+// Pattern says which texts fit, of the values of a part of a request. To the limiter they are texts alone: a match
+// takes hosts and networks for what they name, see Match.
 type Pattern struct {
 	kind PatternKind
 	text string
@@ -25,8 +25,6 @@ const (
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
-	OfHosts                          // the hosts of a name: a.example, or those below *.a.example (HostPattern)
-	InNetwork                        // the addresses of a network, which may be one address (NetworkPattern)
 )
 
 // Exact fits the text alone.
@@ -108,8 +106,7 @@ func (p Pattern) Kind() PatternKind { return p.kind }
 // Text is the text of the pattern, as the configuration has it: of an expression the expression.
 func (p Pattern) Text() string { return p.text }
 
-// Regexp is the pattern as an expression of RE2 for the whole text. It is not for Missing, which no text fits, and not
-// for hosts and networks.
+// Regexp is the pattern as an expression of RE2 for the whole text. It is not for Missing, which no text fits.
 func (p Pattern) Regexp() string {
 	switch p.kind {
 	case WithWildcards:
@@ -122,7 +119,7 @@ func (p Pattern) Regexp() string {
 		return regexp.QuoteMeta(p.text) + "(/.*)?"
 	case ByExpression:
 		return p.text
-	case Exactly, AnyValue, Missing, OfHosts, InNetwork:
+	case Exactly, AnyValue, Missing:
 	}
 	return regexp.QuoteMeta(p.text)
 }
@@ -141,10 +138,6 @@ func (p Pattern) Matches(text string) bool {
 	case ByExpression:
 		re, err := regexp.Compile("^(?s:" + p.text + ")$")
 		return err == nil && re.MatchString(text)
-	case OfHosts:
-		return isHostWithin(text, p.text)
-	case InNetwork:
-		return isNetworkWithin(text, p.text)
 	case Missing:
 	}
 	return false
@@ -177,26 +170,18 @@ func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 	case WithWildcards:
 		before, after, _ := strings.Cut(p.text, "*")
 		return before, after == ""
-	case AnyValue, ByExpression, Missing, OfHosts, InNetwork:
+	case AnyValue, ByExpression, Missing:
 	}
 	return "", false
 }
 
-// Within reports whether every value that fits p fits q:
-//
-//	p                      q                        within
-//	/a/b*                  /a*                      yes
-//	x.a.example, OfHosts   *.A.example, OfHosts     yes: it is one of the hosts below a.example, in any case
-//	10.1.2.3, InNetwork    10.0.0.0/8, InNetwork    yes: the address is in the network
-//	10.1.2.3, Exactly      10.0.0.0/8, Exactly      no: these are two texts
-//
-// A true answer is sure. A false one may be wrong, and costs a rule of its own where an override would do, or a rule
-// that is off: never a wrong limit.
+// Within reports whether every text that fits p fits q, as those of /a/b* fit /a*. A true answer is sure. A false one
+// may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p Pattern) Within(q Pattern) bool {
 	switch {
 	case q.kind == AnyValue, p == q:
 		return true
-	case p.kind == Exactly, p.kind == q.kind && p.isName():
+	case p.kind == Exactly:
 		return q.Matches(p.text)
 	}
 	begin, _ := p.LiteralPrefix()
@@ -210,11 +195,7 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// isName reports whether the pattern is a name of hosts, or a network. One of two such has all values of the other, or
-// they have none in common.
-func (p Pattern) isName() bool { return p.kind == OfHosts || p.kind == InNetwork }
-
-// Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
+// Apart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
 // and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong
 // limit.
 func (p Pattern) Apart(q Pattern) bool {
@@ -225,7 +206,7 @@ func (p Pattern) Apart(q Pattern) bool {
 		return !q.Matches(p.text)
 	case q.kind == Exactly:
 		return !p.Matches(q.text)
-	case isAll && isAllOther, p.kind == q.kind && p.isName():
+	case isAll && isAllOther:
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
@@ -256,9 +237,10 @@ func (p Pattern) notation(of Part) string {
 	return "~" + p.Regexp()
 }
 
-// beginsPath reports whether a path may begin as a text does.
-func (p Pattern) beginsPath() bool {
-	return strings.HasPrefix(p.text, "/") || p.kind == WithWildcards && strings.HasPrefix(p.text, "*")
+// isNoPath reports whether no path fits: each begins with a /, or is the * of OPTIONS. Of an expression it is unknown.
+func (p Pattern) isNoPath() bool {
+	begins := strings.HasPrefix(p.text, "/") || p.kind == WithWildcards && strings.HasPrefix(p.text, "*")
+	return !begins && p != Exact("*") && p.kind != AnyValue && p.kind != ByExpression
 }
 
 // queryUse is what a query has to do with a pattern of :path.
@@ -285,7 +267,7 @@ func (p Pattern) ofPath() (path Pattern, use queryUse) {
 		}
 	case ByExpression:
 		return ofPathExpression(p.text)
-	case AnyValue, PathOrBelow, Missing, OfHosts, InNetwork:
+	case AnyValue, PathOrBelow, Missing:
 	}
 	return p, ignoresQuery
 }

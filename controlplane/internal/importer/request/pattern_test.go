@@ -27,7 +27,7 @@ func textsOf(characters string, size int) []string {
 
 // Where a pattern is said to be within another one, or apart from it, no text says otherwise. Some are of each.
 func TestWithinAndApartAreSure(t *testing.T) {
-	patterns := []Pattern{{}, Absent, Present, Expression("a.*"), Expression("(a|/a)/?"), {OfHosts, "a"}, {OfHosts, "b"}}
+	patterns := []Pattern{{}, Absent, Present, Expression("a.*"), Expression("(a|/a)/?")}
 	for _, text := range textsOf("a/", 3) {
 		patterns = append(patterns, Exact(text))
 		if text != "" { // no path is empty
@@ -169,38 +169,36 @@ func TestTextsOfHostsAndNetworksAreApart(t *testing.T) {
 	require.True(t, Exact("a.example").Apart(Exact("A.example")))
 }
 
-// A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
+// In a match a name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
 func TestHostsAndNetworksWithinAndApart(t *testing.T) {
-	named := func(patternOf func(string) (Pattern, bool)) func(text string) Pattern {
-		return func(text string) Pattern {
-			p, ok := patternOf(text)
-			require.True(t, ok, text)
-			return p
+	patternOf := func(text string) Pattern {
+		if strings.Contains(text, "*") {
+			return Wildcard(text)
 		}
+		return Exact(text)
 	}
-	hosts, network := named(HostPattern), named(NetworkPattern)
 	for _, tc := range []struct {
-		of            func(text string) Pattern
+		of            Part
 		p, q          string
 		within, apart bool
 	}{
-		{of: hosts, p: "a.example", q: "A.example", within: true},
-		{of: hosts, p: "x.a.example", q: "*.A.example", within: true},
-		{of: hosts, p: "*.X.a.example", q: "*.a.example", within: true},
-		{of: hosts, p: "*.a.example", q: "x.a.example"},
-		{of: hosts, p: "*.a.example", q: "*.x.a.example"},
-		{of: hosts, p: "a.example", q: "*.a.example", apart: true},
-		{of: hosts, p: "xa.example", q: "*.a.example", apart: true},
-		{of: hosts, p: "a.example", q: "b.example", apart: true},
-		{of: network, p: "10.1.0.1", q: "10.0.0.0/8", within: true},
-		{of: network, p: "10.0.0.0/8", q: "10.1.0.0/16"},
-		{of: network, p: "10.0.0.0/16", q: "10.1.0.0/16", apart: true},
-		{of: network, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
-		{of: Wildcard, p: "/*.a", q: "/*x.a"},
+		{of: Host, p: "a.example", q: "A.example", within: true},
+		{of: Host, p: "x.a.example", q: "*.A.example", within: true},
+		{of: Host, p: "*.X.a.example", q: "*.a.example", within: true},
+		{of: Host, p: "*.a.example", q: "x.a.example"},
+		{of: Host, p: "*.a.example", q: "*.x.a.example"},
+		{of: Host, p: "a.example", q: "*.a.example", apart: true},
+		{of: Host, p: "xa.example", q: "*.a.example", apart: true},
+		{of: Host, p: "a.example", q: "b.example", apart: true},
+		{of: ClientIP, p: "10.1.0.1", q: "10.0.0.0/8", within: true},
+		{of: ClientIP, p: "10.0.0.0/8", q: "10.1.0.0/16"},
+		{of: ClientIP, p: "10.0.0.0/16", q: "10.1.0.0/16", apart: true},
+		{of: ClientIP, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
+		{of: FullPath, p: "/*.a", q: "/*x.a"},
 	} {
-		p, q := tc.of(tc.p), tc.of(tc.q)
-		require.Equal(t, tc.within, p.Within(q), "%v", tc)
-		require.Equal(t, tc.apart, p.Apart(q), "%v", tc)
-		require.Equal(t, tc.apart, q.Apart(p), "%v", tc)
+		p, q := patternOf(tc.p), patternOf(tc.q)
+		require.Equal(t, tc.within, tc.of.id().within(p, q), "%v", tc)
+		require.Equal(t, tc.apart, tc.of.id().areApart(p, q), "%v", tc)
+		require.Equal(t, tc.apart, tc.of.id().areApart(q, p), "%v", tc)
 	}
 }

@@ -4,8 +4,9 @@
 //	value      what a limiter compares of a part: the path with its       value.go
 //	           query, where the policy compares the path alone
 //	pattern    which values fit: the text /login, what begins with /a,    pattern.go
-//	           an expression (regex.go), hosts or a network (name.go)
-//	match      for some parts, the patterns of which one must fit         match.go
+//	           or an expression (regex.go)
+//	match      for some parts, the patterns of which one must fit:        match.go
+//	           of hosts and addresses, their names (name.go)
 //	selection  a match and what is exempt from it, or why a policy        selection.go
 //	           cannot say for which requests something holds
 //
@@ -14,7 +15,7 @@
 //	Selection.Require(Host.Value(), Exact("a.example:80"))
 //	  Value.Fitting          what has the condition alone, or why no match says it
 //	    Value.translate      Exact("a.example"), and a comment: without its port
-//	    Part.inMatch         the hosts of the name a.example, in any case
+//	    Part.canMatch        a match can have this name of a host
 //	  Selection.NarrowTo     joins it with the selection
 //
 // There is no other way into one: ExemptFitting and ToHosts go by Fitting too.
@@ -34,9 +35,8 @@
 // limit, or none.
 //
 // A limiter with descriptors compares texts: to it the host A.example is apart from a.example. A policy compares hosts
-// and addresses by what they name: to it the two are one. So a match has patterns of the kinds OfHosts and InNetwork
-// where a limiter has texts. Pattern.Within and Apart compare each kind in its way. Value.Compared is the text by which
-// a policy takes one leaf of a descriptor for another.
+// and addresses by what they name: to it the two are one. So Pattern.Within and Apart compare texts, and matches are
+// joined by names. Value.Compared is the text by which a policy takes one leaf of a descriptor for another.
 //
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer

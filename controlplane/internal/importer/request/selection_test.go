@@ -100,3 +100,17 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 		require.Equal(t, []WhyOff{"It should exempt every request."}, s.whyOff, name)
 	}
 }
+
+// A match can ask for each path that a request may have: it begins with a /, or is the * of OPTIONS.
+func TestPathsThatRequestsHave(t *testing.T) {
+	path := FullPath.Value()
+	for _, p := range []Pattern{Exact("/a"), Exact("*"), Wildcard("*.js"), Expression("a"), {}} {
+		require.False(t, path.IsNever(p), p)
+		require.False(t, path.Fitting(p).IsOff(), p)
+	}
+	for _, p := range []Pattern{Exact("a"), Wildcard("a*"), Absent} {
+		require.True(t, path.IsNever(p), p)
+		require.True(t, path.Fitting(p).IsOff(), p)
+	}
+	require.True(t, path.Fitting(Exact("/a?b")).IsOff())
+}

@@ -70,7 +70,7 @@ func HeaderNamed(name string) (Value, error) {
 func (v Value) IsNever(p Pattern) bool {
 	switch {
 	case v.Part.Kind == KindPath:
-		return (p.kind == Exactly || p.kind == WithWildcards) && !p.beginsPath() && p.text != "*" // the path of OPTIONS
+		return p.isNoPath()
 	case v.Part.Kind == KindClientIP && p.kind == Exactly:
 		return v.isNeverAddress(p.text)
 	}
@@ -108,14 +108,13 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		if said.comment != "" {
 			s.Comment(said.comment)
 		}
-		matched, ok := v.Part.inMatch(said.Pattern)
 		switch {
 		case said.whyOff != "":
 			s.TurnOff(said.whyOff)
-		case !ok, p.kind == Missing && len(patterns) > 1: // no list and no expression has both
+		case !v.Part.canMatch(said.Pattern), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.TurnOff(v.Part.noCondition())
-		case !slices.Contains(list, matched):
-			list = append(list, matched)
+		case !slices.Contains(list, said.Pattern):
+			list = append(list, said.Pattern)
 		}
 	}
 	if v.Part.Kind == KindHeader && len(list) > 1 {
@@ -207,8 +206,7 @@ func (v Value) translatePath(p Pattern) translation {
 		}
 		said.Pattern = path
 	}
-	isText := said.kind != AnyValue && said.kind != ByExpression
-	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
+	if said.isNoPath() || said.kind != ByExpression && strings.Contains(said.text, "?") {
 		said.whyOff = v.Part.noCondition()
 	}
 	return said
@@ -217,30 +215,21 @@ func (v Value) translatePath(p Pattern) translation {
 // noCondition is why, if no match can say a condition on the part, and there is no more to say of it.
 func (p Part) noCondition() WhyOff { return NoMatch("they have a condition on " + p.String()) }
 
-// inMatch is what a match has for a pattern of the part that translate has made. It is not ok if a match has none.
-//
-//	part      pattern            in a match
-//	Host      Exact a.example    a.example, OfHosts: in any case
-//	ClientIP  Exact 10.0.0.0/8   10.0.0.0/8, InNetwork: all addresses in it
-func (p Part) inMatch(v Pattern) (matched Pattern, ok bool) {
+// canMatch reports whether a match can have a pattern of the part that translate has made.
+func (p Part) canMatch(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:
-		ok = !v.isName()
+		return true
 	case KindMethod:
-		ok = v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
-		if v.kind == Exactly {
-			return Pattern{OfHosts, v.text}, isHost(v.text)
-		}
-		ok = v.kind == OfHosts
+		hosts, ok := HostPattern(v.text)
+		return ok && v == hosts
 	case KindClientIP:
-		if v.kind == Exactly {
-			return Pattern{InNetwork, v.text}, true
-		}
-		ok = v.kind == InNetwork
+		return v.kind == Exactly
 	case KindQuery, KindCookie, KindProperty:
 	}
-	return v, ok
+	return false
 }
 
 // Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
