@@ -16,8 +16,7 @@
 //
 // They are found by calls that lead back to formsOf, as the values of a map may have variables too:
 //
-//	formsOf        a text: joins the forms of its variables and of what is between them. Its depth is the number of
-//	               maps on the way to the text
+//	formsOf        a text: joins the forms of its variables and of what is between them
 //	  variable     $binary_remote_addr is a part of the request
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that
 //	    lookedUp       one of them. If it is a text, formsOf the one value for it
@@ -64,7 +63,7 @@ func New(to *draft.Findings, noteOfServerName string) *Variables {
 // have the key, there is one form, whose rule is off.
 func (v *Variables) Counted(key string) []Form {
 	v.lookups = 0
-	forms, why := v.formsOf(key, 0)
+	forms, why := v.formsOf(key)
 	if why != "" {
 		var unknown Form
 		unknown.Requests.TurnOff(why)
@@ -74,11 +73,10 @@ func (v *Variables) Counted(key string) []Form {
 }
 
 // maxForms bounds the forms of a key. Each text and each map on the way to it keeps the bound, as each form has a match
-// of its own. maxMaps bounds the maps that look each other up. maxLookups bounds the work: each of ten maps may look
-// the next one up many times, and have one form.
+// of its own. maxLookups bounds the work: maps may look each other up, and each of ten maps may look the next one up
+// many times, and have one form.
 const (
 	maxForms   = 100
-	maxMaps    = 10
 	maxLookups = 1_000
 )
 
@@ -91,13 +89,13 @@ var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none. That is no error: Counted makes a form
 // whose rule is off for the reason.
-func (v *Variables) formsOf(text string, depth int) (forms []Form, why request.WhyOff) {
+func (v *Variables) formsOf(text string) (forms []Form, why request.WhyOff) {
 	forms = []Form{{}}
 	end := 0 // of the variable before
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
 		begin := found[0]
 		name := strings.Trim(text[begin+1:found[1]], "{}")
-		more, why := v.variable(name, depth)
+		more, why := v.variable(name)
 		if why != "" {
 			return nil, why
 		}
@@ -152,17 +150,14 @@ var partsByPrefix = map[string]request.PartKind{
 }
 
 // variable are the forms of a variable. Its name has no case: $Host is $host.
-func (v *Variables) variable(spelled string, depth int) (forms []Form, why request.WhyOff) {
+func (v *Variables) variable(spelled string) (forms []Form, why request.WhyOff) {
 	v.lookups++
 	if v.lookups > maxLookups {
 		return nil, tooManyLookups
 	}
 	name := strings.ToLower(spelled)
 	if m, isMapped := v.byName[name]; isMapped {
-		if depth == maxMaps {
-			return nil, request.WhyOff(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
-		}
-		return v.mapped(m, depth+1)
+		return v.mapped(m)
 	}
 	p, ok := partOfVariable(spelled)
 	if !ok {

@@ -74,7 +74,7 @@ func TestNamesOfVariablesHaveNoCase(t *testing.T) {
 func TestKeysThatAPolicyCannotHave(t *testing.T) {
 	for blocks, why := range map[string]string{
 		"":                             "A policy has nothing like nginx' $key.",
-		"map $key $key { a b; }":       "More than 10 maps look each other up.",
+		"map $key $key { a b; }":       "The key looks up more than 1000 variables.",
 		"map $key $key { include f; }": "The file f is not here, which $key is made of.",
 		"map $host$uri $key { a b; }":  "A map looks up several parts of the request together.",
 		"geo $key { ranges; }":         "The import does not read ranges of geo $key.",
@@ -85,24 +85,42 @@ func TestKeysThatAPolicyCannotHave(t *testing.T) {
 	}
 }
 
-// Maps that look each other up many times would take forever, also where no request has the value of an entry: none
-// of the texts is an address. The import ends soon, and says why.
+// Maps that look each other up many times would take forever. The import ends soon, and says why.
 func TestMapsThatLookUpTooMuch(t *testing.T) {
 	const depth = 9
-	entries := "map $remote_addr $key0 { default $host; }\n"
-	repeated := entries
+	blocks := "map $remote_addr $key0 { default $host; }\n"
 	for i := 1; i <= depth; i++ {
-		entries += fmt.Sprintf("map $remote_addr $key%d {", i)
-		for k := range 40 {
-			entries += fmt.Sprintf(" a%d $key%d; b%d ${key%d};", k, i-1, k, i-1)
-		}
-		entries += " default $host; }\n"
-		repeated += fmt.Sprintf("map $uri $key%d { default %s; }\n", i, strings.Repeat(fmt.Sprint("$key", i-1), 40))
+		blocks += fmt.Sprintf("map $uri $key%d { default %s; }\n", i, strings.Repeat(fmt.Sprint("$key", i-1), 40))
 	}
-	for _, blocks := range []string{entries, repeated} {
-		forms := counted(t, blocks, fmt.Sprint("$key", depth))
+	forms := counted(t, blocks, fmt.Sprint("$key", depth))
+	require.Len(t, forms, 1)
+	require.Equal(t, []request.WhyOff{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
+}
+
+// What no request has makes no difference, so the import does not look it up: none of the texts is an address.
+func TestEntriesThatNoRequestHas(t *testing.T) {
+	const depth = 9
+	blocks := "map $remote_addr $key0 { default $host; }\n"
+	for i := 1; i <= depth; i++ {
+		blocks += fmt.Sprintf("map $remote_addr $key%d {", i)
+		for k := range 40 {
+			blocks += fmt.Sprintf(" a%d $key%d; b%d ${key%d}$unknown;", k, i-1, k, i-1)
+		}
+		blocks += " default $host; }\n"
+	}
+	require.Equal(t, counted(t, "", "$host")[0].Parts, counted(t, blocks, fmt.Sprint("$key", depth))[0].Parts)
+}
+
+// A map with too many entries is off before they are compared with each other, also if they make few forms.
+func TestEntriesAreCountedBeforeTheyAreCompared(t *testing.T) {
+	for entries, why := range map[int][]request.WhyOff{100: nil, 101: {"The key has more than 100 forms."}} {
+		blocks := "map $uri $key {"
+		for i := range entries {
+			blocks += fmt.Sprintf(" ~^/a v%d;", i)
+		}
+		forms := counted(t, blocks+" }", "$key")
 		require.Len(t, forms, 1)
-		require.Equal(t, []request.WhyOff{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
+		require.Equal(t, why, forms[0].Requests.WhyOff())
 	}
 }
 

@@ -82,16 +82,16 @@ func (m *mapping) merge() {
 }
 
 // mapped are the forms of what a map or a geo makes of its source.
-func (v *Variables) mapped(m mapping, depth int) (forms []Form, why request.WhyOff) {
+func (v *Variables) mapped(m mapping) (forms []Form, why request.WhyOff) {
 	if m.why != "" {
 		return nil, m.why
 	}
-	sourceForms, why := v.formsOf(m.source, depth)
+	sourceForms, why := v.formsOf(m.source)
 	if why != "" {
 		return nil, why
 	}
 	for _, form := range sourceForms {
-		found, why := v.lookedUp(m, form, depth)
+		found, why := v.lookedUp(m, form)
 		if why != "" {
 			return nil, why
 		}
@@ -104,16 +104,16 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why request.WhyO
 }
 
 // lookedUp are the forms of what a map or a geo makes of one form of its source.
-func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why request.WhyOff) {
+func (v *Variables) lookedUp(m mapping, form Form) (forms []Form, why request.WhyOff) {
 	switch {
 	case len(form.Parts) == 0:
 		value, why := m.lookup(form.Text)
 		if why != "" {
 			return nil, why
 		}
-		return v.formsOf(value, depth)
+		return v.formsOf(value)
 	case len(form.Parts) == 1 && form.Text == "":
-		return v.formsByPart(m, form.Parts[0], depth)
+		return v.formsByPart(m, form.Parts[0])
 	}
 	return nil, "A map looks up several parts of the request together."
 }
@@ -122,12 +122,12 @@ func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why
 func (m *mapping) lookup(text string) (value string, why request.WhyOff) {
 	for _, e := range m.entries {
 		for _, p := range e.patterns {
-			fits, ok := p.fits(text)
+			matches, ok := p.matches(text)
 			switch {
 			case !ok:
 				return "", request.WhyOff("The import cannot tell whether " + p.written() + " of a map fits " +
 					strconv.Quote(text) + ".")
-			case fits:
+			case matches:
 				return e.value, ""
 			}
 		}
@@ -136,7 +136,7 @@ func (m *mapping) lookup(text string) (value string, why request.WhyOff) {
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
-func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why request.WhyOff) {
+func (v *Variables) formsByPart(m mapping, p request.Part) (forms []Form, why request.WhyOff) {
 	if len(m.entries) > maxForms { // each is compared with each before it
 		return nil, tooManyForms
 	}
@@ -144,32 +144,42 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 	if m.looksUp("request_uri") {
 		value = request.PathWithQuery
 	}
-	var earlier []request.Selection // what fits the entries before
-	for _, e := range m.entries {
-		found, why := v.formsOf(e.value, depth)
+	for _, made := range m.valuesFor(value) {
+		found, why := v.formsOf(made.text)
 		if why != "" {
 			return nil, why
 		}
-		selections := e.selects(value)
+		forms = append(forms, only(made.requests, found)...)
+		if len(forms) > maxForms {
+			return nil, tooManyForms
+		}
+	}
+	return forms, ""
+}
+
+// mappedValue is what a map or a geo makes of a part, for the requests that get it.
+type mappedValue struct {
+	text     string
+	requests request.Selection
+}
+
+// valuesFor are the values of the entries and the other one. Each has the requests that no earlier entry has.
+func (m *mapping) valuesFor(of request.Value) (list []mappedValue) {
+	var earlier []request.Selection
+	for _, e := range m.entries {
+		selections := e.selects(of)
 		for _, s := range selections {
 			rest := s
 			exemptEarlierEntries(&rest, earlier)
 			if !rest.HasExempt(s.Match()) { // else an earlier entry has all of them
-				forms = append(forms, only(rest, found)...)
+				list = append(list, mappedValue{e.value, rest})
 			}
-		}
-		if len(forms) > maxForms {
-			return nil, tooManyForms
 		}
 		earlier = append(earlier, selections...)
 	}
-	others, why := v.formsOf(m.other, depth)
-	if why != "" {
-		return nil, why
-	}
-	var rest request.Selection
-	exemptEarlierEntries(&rest, earlier)
-	return append(forms, only(rest, others)...), ""
+	var others request.Selection
+	exemptEarlierEntries(&others, earlier)
+	return append(list, mappedValue{m.other, others})
 }
 
 // exemptEarlierEntries exempts the requests whose value nginx finds in an earlier entry. What a comment says of that
@@ -190,7 +200,7 @@ type mapEntry struct {
 
 func (e *mapEntry) kind() patternKind { return e.patterns[0].kind() }
 
-// selects are the requests whose value fits the entry. Those that have the header and those that lack it need a
+// selects are the requests whose value matches the entry. Those that have the header and those that lack it need a
 // selection each: to nginx a missing header is the empty text, and to a policy only Absent fits it. If no request has
 // such a value, there is none.
 func (e *mapEntry) selects(of request.Value) (list []request.Selection) {

@@ -20,9 +20,9 @@ type pattern interface {
 	length() int
 	// written is the pattern as the file has it.
 	written() string
-	// fits reports whether a text fits. It is not ok if the import cannot read the pattern, as an expression that RE2 does
-	// not have.
-	fits(text string) (fits, ok bool)
+	// matches reports whether a text matches. It is not ok if the import cannot read the pattern, as an expression that
+	// RE2 does not have.
+	matches(text string) (matches, ok bool)
 	// over has the pattern for a value of the request. It has none if no request has such a value. It is not ok if the
 	// import cannot read the pattern, or if the policy compares something else.
 	over(of request.Value) (list []request.Pattern, ok bool)
@@ -63,7 +63,7 @@ func (p networkPattern) length() int {
 
 func (p networkPattern) written() string { return string(p) }
 
-func (p networkPattern) fits(text string) (fits, ok bool) {
+func (p networkPattern) matches(text string) (matches, ok bool) {
 	_, ok = request.NetworkOf(string(p))
 	if _, err := netip.ParseAddr(text); err != nil {
 		text = "255.255.255.255" // what nginx takes for it
@@ -84,7 +84,7 @@ func (p textPattern) length() int       { return 0 }
 func (p textPattern) written() string   { return string(p) }
 func (p textPattern) text() string      { return strings.TrimPrefix(string(p), `\`) }
 
-func (p textPattern) fits(text string) (fits, ok bool) {
+func (p textPattern) matches(text string) (matches, ok bool) {
 	return strings.EqualFold(p.text(), text), true
 }
 
@@ -105,7 +105,7 @@ func (p hostsPattern) kind() patternKind { return ofHosts }
 func (p hostsPattern) length() int       { return len(p) }
 func (p hostsPattern) written() string   { return string(p) }
 
-func (p hostsPattern) fits(text string) (fits, ok bool) {
+func (p hostsPattern) matches(text string) (matches, ok bool) {
 	_, ok = request.HostPattern(string(p))
 	return request.IsHostBelow(text, string(p)), ok
 }
@@ -122,7 +122,7 @@ func (p regexPattern) kind() patternKind { return ofRegex }
 func (p regexPattern) length() int       { return 0 }
 func (p regexPattern) written() string   { return string(p) }
 
-func (p regexPattern) fits(text string) (fits, ok bool) {
+func (p regexPattern) matches(text string) (matches, ok bool) {
 	re, ok := p.searched()
 	return re.Matches(text), ok
 }
