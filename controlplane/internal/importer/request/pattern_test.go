@@ -86,6 +86,7 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), use: meetsQuery},
 		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a", false)},
 		{of: Expression(`/a[/?].*`), use: asksForQuery},
+		{of: Expression(`^?/a`), path: Expression(`^?/a`), use: meetsQuery},
 		{of: Expression(`/a[[:punct:]]b`), use: asksForQuery},
 		{of: Expression(`/a\x3fb.*`), use: asksForQuery},
 		{of: Expression(`/a[^/].*`), path: Expression(`/a[^/].*`), use: meetsQuery},
@@ -130,6 +131,7 @@ func TestSearchedExpressions(t *testing.T) {
 		"a|b$": ".*(?:a|b$).*", "(a|b)$": ".*(a|b)",
 		`[](]|b`: `.*(?:[](]|b).*`, `[^](]|b`: `.*(?:[^](]|b).*`, "[[:alpha:](]|b": ".*(?:[[:alpha:](]|b).*",
 		`[\](]|b`: `.*(?:[\](]|b).*`, "[[:]|b": ".*(?:[[:]|b).*", "[|]": ".*[|].*",
+		"^?/a": ".*^?/a.*", "^*$": ".*^*", "^{2}/a": ".*^{2}/a.*", // not always at the begin
 		`\Qa|b`: `.*a\|b.*`, `\Q.\E$`: `.*(?-m:\.$).*`, `\\Qa`: `.*\\Qa.*`,
 	} {
 		p, ok := Searched(text, false)

@@ -17,7 +17,7 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 		return Pattern{}, false
 	}
 	text = unquoted(text)
-	behind, isBegun := strings.CutPrefix(text, "^")
+	behind, isBegun := cutBegin(text)
 	before, isEnded := cutEnd(behind)
 	switch {
 	case hasBranches(text):
@@ -66,7 +66,7 @@ func unquoted(text string) string {
 //	/a\?b=.*                    none              asksForQuery
 //	/a[/?].*                    none              asksForQuery
 func ofPathExpression(text string) (path Pattern, use queryUse) {
-	text = strings.TrimPrefix(text, "^")
+	text, _ = cutBegin(text)
 	if hasBranches(text) { // so the end is that of the last branch alone
 		use = meetsQuery
 	}
@@ -148,6 +148,15 @@ func hasRune(class *syntax.Regexp, r rune) bool {
 		}
 	}
 	return false
+}
+
+// cutBegin is an expression without the ^ at its begin, if there is one. In ^?/a it is the ^ of an operator.
+func cutBegin(text string) (behind string, isBegun bool) {
+	behind, isBegun = strings.CutPrefix(text, "^")
+	if behind != "" && strings.ContainsAny(behind[:1], "?*+{") {
+		return text, false
+	}
+	return behind, isBegun
 }
 
 // cutEnd is an expression without the $ at its end, if there is one. In /a\$ the $ is a text.
