@@ -24,9 +24,12 @@ func (d *domainRoutes) read(file source.File) ([]descriptor.Descriptor, *draft.E
 	if err != nil {
 		return nil, nil, err
 	}
-	f := d.filterOfDomain(s)
+	filters := filtersOf(s, serviceFilter)
+	f := d.filterOfDomain(filters)
 	enforced := d.enforcementOf(f)
-	sent, err := d.descriptorsOfSite(s, f)
+	hosts := d.virtualHosts(s)
+	d.noteUnusedConfigs(filters, hosts)
+	sent, err := d.descriptorsFor(f, hosts)
 	return sent, enforced, err
 }
 
@@ -67,36 +70,26 @@ func (d *domainRoutes) isOfDomain(c envoyfile.Config) bool {
 	return isOfServiceType(c) && source.TextOf(c.Node, "domain") == d.domain
 }
 
-// domainFilter is the filter of a site that asks for the domain. If the site has routes alone, it is an empty one.
+// domainFilter is the filter that asks for a domain.
 type domainFilter struct {
-	filter  *listenerFilter
-	message *ratelimitv3.RateLimit // its configuration; nil if it is empty
-	all     []*listenerFilter      // of the site that are of its type, for any domain
+	*listenerFilter
+	message *ratelimitv3.RateLimit // its configuration; nil if the site has no such filter
+}
+
+// filterOfDomain is the one of a site's filters that asks for the domain. If the site has routes alone, it is an empty
+// one.
+func (d *domainRoutes) filterOfDomain(filters []*listenerFilter) domainFilter {
+	for _, f := range filters {
+		if d.isOfDomain(f.config) {
+			return domainFilter{f, decode[*ratelimitv3.RateLimit](d.reader, f.config.Node, f.config.At)}
+		}
+	}
+	return domainFilter{listenerFilter: filters[0]}
 }
 
 // rateLimits are those of the filter's own configuration.
 func (f domainFilter) rateLimits() []rateLimit {
-	return rateLimitsAt(f.message.GetRateLimits(), f.filter.config.At)
-}
-
-// filterOfDomain is the filter that asks for the domain.
-func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
-	for _, c := range s.Filters {
-		if !isOfServiceType(c) {
-			continue
-		}
-		f := newListenerFilter(serviceFilter, s, c)
-		of.all = append(of.all, f)
-		if of.filter == nil && d.isOfDomain(c) {
-			of.filter = f
-			of.message = decode[*ratelimitv3.RateLimit](d.reader, c.Node, c.At)
-		}
-	}
-	if of.filter == nil {
-		of.filter = &listenerFilter{filterType: serviceFilter}
-		of.all = []*listenerFilter{of.filter}
-	}
-	return of
+	return rateLimitsAt(f.message.GetRateLimits(), f.config.At)
 }
 
 // enforcementOf is how the filter enforces what the service answers. A site without the filter enforces
@@ -105,25 +98,20 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 	if f.message == nil {
 		return &draft.Enforcement{}
 	}
-	d.noteDisabled(f.filter)
+	d.noteDisabled(f.listenerFilter)
 	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
-		d.Note(f.filter.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
+		d.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
 			"such as x-envoy-internal separates them")
 	}
-	e := d.readEnforcement(f.filter, f.message, f.filter.config.At, 100, f.message.GetRateLimitedStatus())
+	e := d.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
 	readAnswerHeaders(d.reader, f.message.GetEnableXRatelimitHeaders())
 	return e
 }
 
-// descriptorsOfSite lists what the filter sends for requests of a site. If the site has no such filter, it is what an
-// empty one would send.
-func (d *domainRoutes) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]descriptor.Descriptor, error) {
-	hosts := d.virtualHosts(s)
+// descriptorsFor lists what the filter sends for requests of the hosts.
+func (d *domainRoutes) descriptorsFor(f domainFilter, hosts []*virtualHost) ([]descriptor.Descriptor, error) {
 	if len(hosts) == 0 { // they are not in the files
 		return d.descriptorsOf([]rateLimitsFor{{list: f.rateLimits()}})
-	}
-	for _, route := range routesOf(hosts) {
-		d.noteUnusedConfigs(f.all, route)
 	}
 	return d.descriptorsOf(sentBy(hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
 		return d.sentFor(f, h, route)
@@ -140,7 +128,7 @@ func (d *domainRoutes) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]d
 //	others, if the filter's own configuration has           none              these
 //	others: byRoute                                         the route's own   the host's, if addsHost
 func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
-	c, whose := f.filter.configFor(route)
+	c, whose := f.configFor(route)
 	if whose == ofNobody {
 		return nil, nil
 	}

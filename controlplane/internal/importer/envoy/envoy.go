@@ -10,8 +10,8 @@
 //	    guess                                         without --routes (guess.go)
 //	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
 //	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
-//	      descriptorsOfSite: virtualHosts             its routes (routes.go), and whose requests they take (matcher.go)
-//	        listenerFilter.configFor                  by which configuration it works for a route (filter.go)
+//	      virtualHosts                                its routes (routes.go), and whose requests they take (matcher.go)
+//	      descriptorsFor: configFor                   by which configuration it works for a route (filter.go)
 //	        sentFor, byRoute, sentBy                  by whose rate_limits it sends there (ratelimits.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to

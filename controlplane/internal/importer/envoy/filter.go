@@ -3,7 +3,6 @@ package envoy
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 )
@@ -11,58 +10,58 @@ import (
 // listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and does not
 // limit by itself.
 type listenerFilter struct {
-	filterType
-	config envoyfile.Config // its own
-	works  activation
+	kind             filterType
+	config           envoyfile.Config // its own
+	onlyWhereEnabled bool             // it works only on the routes that enable it: the listener disables it
 }
 
 // filterType is one of the two types of filters that limit.
 type filterType struct {
-	onRoutes  string // the message of the configurations that routes have for it
-	usualName string // that Envoy's documents give it
-	inNotes   string
+	inListener string // the message of its configuration in a listener
+	onRoutes   string // the message of the configurations that routes have for it
+	usualName  string // that Envoy's documents give it
+	inNotes    string
 }
 
 var (
-	localFilter   = filterType{envoyfile.LocalType, envoyNames + "local_ratelimit", "local rate limit filter"}
-	serviceFilter = filterType{envoyfile.PerRouteType, envoyNames + "ratelimit", "rate limit filter"}
+	localFilter = filterType{
+		inListener: envoyfile.LocalType, onRoutes: envoyfile.LocalType,
+		usualName: "envoy.filters.http.local_ratelimit", inNotes: "local rate limit filter",
+	}
+	serviceFilter = filterType{
+		inListener: envoyfile.ServiceType, onRoutes: envoyfile.PerRouteType,
+		usualName: "envoy.filters.http.ratelimit", inNotes: "rate limit filter",
+	}
 )
 
-// envoyNames begins the names that Envoy's documents give to its filters.
-const envoyNames = "envoy.filters.http."
+// filtersOf are the filters of a type that a site has. If it has none, or none that is known, an empty one has the
+// configurations of all routes.
+func filtersOf(s *envoyfile.Site, of filterType) (list []*listenerFilter) {
+	for _, c := range s.Filters {
+		if c.IsOf(of.inListener) {
+			list = append(list, &listenerFilter{of, c, c.Disabled && s.Enables(c.Name)})
+		}
+	}
+	if list == nil {
+		return []*listenerFilter{{kind: of}}
+	}
+	return list
+}
 
 // isNameless reports whether the files do not have the filter's name: they lack it, or it stands alone in its file. It
 // takes the configurations of its type that routes have under any name.
 func (f *listenerFilter) isNameless() bool { return f.config.Name == "" }
 
-// activation is where a filter works, by what its listener and the routes say together.
-type activation uint8
-
-const (
-	everywhere   activation = iota // but on the routes that switch it off
-	whereEnabled                   // on the routes that enable it: the listener disables it
-	neverWorks                     // no route enables it: its rules are as if it worked everywhere, and are off
-)
-
-// newListenerFilter is a filter of a site, with its own configuration there.
-func newListenerFilter(of filterType, s *envoyfile.Site, own envoyfile.Config) *listenerFilter {
-	f := &listenerFilter{filterType: of, config: own}
-	switch {
-	case own.Disabled && s.Enables(own.Name):
-		f.works = whereEnabled
-	case own.Disabled:
-		f.works = neverWorks
-	}
-	return f
-}
+// worksNowhere reports whether the listener disables the filter, and no route enables it. Its rules are as if it worked
+// everywhere, and are off.
+func (f *listenerFilter) worksNowhere() bool { return f.config.Disabled && !f.onlyWhereEnabled }
 
 // noteDisabled notes where a filter works that its listener disables.
 func (r *reader) noteDisabled(f *listenerFilter) {
-	switch f.works {
-	case everywhere:
-	case whereEnabled:
+	switch {
+	case f.onlyWhereEnabled:
 		r.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
-	case neverWorks:
+	case f.worksNowhere():
 		r.Note(f.config.At, "the filter is disabled, and its rules are off")
 	}
 }
@@ -79,7 +78,7 @@ const (
 // configFor is the configuration by which the filter works for a route, and whose it is. The route's own configurations
 // come before those of its virtual host. An example of the filter one:
 //
-//	route                                   if it works everywhere    whereEnabled
+//	route                                   if it is enabled          onlyWhereEnabled
 //	/a, with {one: its configuration}       ofRoute                   ofRoute
 //	/b, with {one: {disabled: true}}        ofNobody                  ofNobody
 //	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
@@ -89,7 +88,7 @@ const (
 func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled
-	if isDisabled || f.works == whereEnabled && first < 0 {
+	if isDisabled || f.onlyWhereEnabled && first < 0 {
 		return envoyfile.Config{}, ofNobody
 	}
 	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {
@@ -100,47 +99,32 @@ func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
 func (f *listenerFilter) has(c envoyfile.Config) bool {
-	return c.IsOf(f.onRoutes) && (f.isNameless() || f.config.Name == c.Name)
+	return c.IsOf(f.kind.onRoutes) && (f.isNameless() || f.config.Name == c.Name)
 }
 
 // isMeantBy reports whether a configuration is for the filter, or enables or disables it. A nameless one is disabled by
 // its usual name.
 func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool {
-	return f.has(c) || c.Name == cmp.Or(f.config.Name, f.usualName)
+	return f.has(c) || c.Name == cmp.Or(f.config.Name, f.kind.usualName)
 }
 
-// noteUnusedConfigs notes the configurations of a route that the import uses for none of the filters of a type, though
-// they are for one of the type, or may be.
-func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
-	for _, c := range route.configs {
-		r.noteNoFilter(all, c)
-		if all[0].isNameless() { // as where it stands alone
-			r.noteNameless(all[0], c)
+// noteUnusedConfigs notes the configurations of routes that are for filters of a type, and that the import uses for
+// none of those of the listener.
+func (r *reader) noteUnusedConfigs(filters []*listenerFilter, hosts []*virtualHost) {
+	of := filters[0].kind
+	for _, route := range routesOf(hosts) {
+		for _, c := range route.configs {
+			has := func(f *listenerFilter) bool { return f.has(c) }
+			if c.IsOf(of.onRoutes) && !slices.ContainsFunc(filters, has) {
+				r.Note(c.At, "ignored: the listener has no "+of.inNotes+" of the name "+c.Name)
+			}
 		}
-	}
-	for _, c := range route.ofClusters {
-		isFor := func(f *listenerFilter) bool { return f.isMeantBy(c) }
-		if i := slices.IndexFunc(all, isFor); i >= 0 {
-			r.Note(c.At, "ignored: it is for the "+all[i].inNotes+" where Envoy chooses this cluster, and no match asks for "+
-				"the cluster. The rules are those of the route.")
+		for _, c := range route.ofClusters {
+			isMeant := func(f *listenerFilter) bool { return f.isMeantBy(c) }
+			if slices.ContainsFunc(filters, isMeant) {
+				r.Note(c.At, "ignored: it is for the "+of.inNotes+" where Envoy chooses this cluster, and no match asks for "+
+					"the cluster. The rules are those of the route.")
+			}
 		}
-	}
-}
-
-// noteNoFilter notes a configuration that is of the type of the filters, and under a name that none of them has: of the
-// filters one and two it is that of the name three.
-func (r *reader) noteNoFilter(all []*listenerFilter, c envoyfile.Config) {
-	isFor := func(f *listenerFilter) bool { return f.has(c) }
-	if c.IsOf(all[0].onRoutes) && !slices.ContainsFunc(all, isFor) {
-		r.Note(c.At, "ignored: the listener has no "+all[0].inNotes+" of the name "+c.Name)
-	}
-}
-
-// noteNameless notes a configuration that disables a filter by a name, which may be that of this one: the files do not
-// have its name. It may be edge, and envoy.filters.http.cors is another filter.
-func (r *reader) noteNameless(f *listenerFilter, c envoyfile.Config) {
-	if c.Disabled && !strings.HasPrefix(c.Name, envoyNames) {
-		r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+f.inNotes+", which has no name in these "+
-			"files, exempt the requests of the route.")
 	}
 }

@@ -16,9 +16,9 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 	}
 	disabled := envoyfile.Config{Name: "one", Disabled: true}
 	for _, tc := range []struct {
-		name               string
-		configs            []envoyfile.Config
-		want, whereEnabled owner
+		name                   string
+		configs                []envoyfile.Config
+		want, onlyWhereEnabled owner
 	}{
 		{"its configuration", []envoyfile.Config{its("one")}, ofRoute, ofRoute},
 		{"disabled", []envoyfile.Config{disabled}, ofNobody, ofNobody},
@@ -28,14 +28,14 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, ofNobody, ofNobody},
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, ofRoute, ofRoute},
 	} {
-		f := listenerFilter{filterType: serviceFilter, config: envoyfile.Config{Name: "one"}}
+		f := listenerFilter{kind: serviceFilter, config: envoyfile.Config{Name: "one"}}
 		used := func() owner {
 			c, whose := f.configFor(&hostRoute{configs: tc.configs})
 			require.Equal(t, whose != ofNobody, c.Name == "one", tc.name)
 			return whose
 		}
 		require.Equal(t, tc.want, used(), tc.name)
-		f.works = whereEnabled
-		require.Equal(t, tc.whereEnabled, used(), tc.name)
+		f.onlyWhereEnabled = true
+		require.Equal(t, tc.onlyWhereEnabled, used(), tc.name)
 	}
 }

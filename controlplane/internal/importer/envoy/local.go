@@ -112,35 +112,19 @@ func hasBuckets(n *policy.Node) bool {
 
 // addRules makes the rules of the filters of a listener.
 func (imp *localImport) addRules(s *envoyfile.Site) error {
-	local := localFiltersOf(s)
-	for _, f := range local {
+	filters := filtersOf(s, localFilter)
+	for _, f := range filters {
 		if hasBuckets(f.config.Node) {
 			imp.noteDisabled(f)
 		}
 	}
-	for _, route := range routesOf(imp.hosts) {
-		imp.noteUnusedConfigs(local, route)
-	}
-	for _, c := range imp.configsOf(local) {
+	imp.noteUnusedConfigs(filters, imp.hosts)
+	for _, c := range imp.configsOf(filters) {
 		if err := imp.addConfig(c); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// localFiltersOf are the local filters of a listener. If it has none, or none that is known, an empty one has the
-// configurations of all routes.
-func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
-	for _, c := range s.Filters {
-		if isOfLocalType(c) {
-			list = append(list, newListenerFilter(localFilter, s, c))
-		}
-	}
-	if list == nil {
-		return []*listenerFilter{{filterType: localFilter}}
-	}
-	return list
 }
 
 // localConfig is a configuration with limits, of a filter or of routes for it. It holds in its reaches. In each of them
@@ -170,7 +154,7 @@ type reach struct {
 func reachOf(route *hostRoute) reach { return reach{map[*hostRoute]bool{route: true}, route.selection} }
 
 // ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
-// another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
+// another one, or not at all. If it works onlyWhereEnabled, it is each route that enables it, by itself.
 func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
 	all := reach{routes: map[*hostRoute]bool{}}
 	for _, route := range routesOf(hosts) {
@@ -181,7 +165,7 @@ func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
 			exemptAtLeast(&all.requests, route)
 		}
 	}
-	if f.works == whereEnabled {
+	if f.onlyWhereEnabled {
 		return list
 	}
 	return []reach{all}
