@@ -47,6 +47,7 @@ func TestALeaseIsKept(t *testing.T) {
 		Grants: [leased.MaxGrants]leased.GrantLeft{
 			grantLeft(3, 9, 7, leaseNow+second), grantLeft(4, 10, 8, leaseNow+2*second),
 		},
+		RefillUntilNs: 14,
 		SilentUntilNs: 16,
 		Uncharged:     leased.Uncharged{Units: 18},
 		Rate:          leased.Rate{FromNs: 17, Now: 19, Before: 21},
@@ -197,11 +198,6 @@ func blockedUntil(untilNs int64) (l leased.Lease) {
 	return l
 }
 
-func askedUntil(untilNs int64) (l leased.Lease) {
-	l.Uncharged.AskAhead(0, untilNs)
-	return l
-}
-
 // TestCleanKeepsLeases: what a key holds is there after it, and is spent once.
 func TestCleanKeepsLeases(t *testing.T) {
 	m := newMemory()
@@ -219,7 +215,7 @@ func TestCleanKeepsLeases(t *testing.T) {
 		"spent":        {leased.Lease{Grants: grants(grantLeft(1, 1, 0, later)), Rate: rate}, false},
 		"denied":       {blockedUntil(later), true},
 		"denied once":  {blockedUntil(leaseNow), false},
-		"asked":        {askedUntil(later), true},
+		"asked":        {leased.Lease{RefillUntilNs: later}, true},
 		"unreachable":  {leased.Lease{SilentUntilNs: later}, true},
 		"not told yet": {leased.Lease{Uncharged: leased.Uncharged{Units: 1}}, true},
 	}

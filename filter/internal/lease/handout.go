@@ -154,7 +154,7 @@ func (h *handout) mayStay(now int64) bool {
 // writeAnswer writes into the source's lease what the service said of the key.
 func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 	l.Uncharged.Answer(h.part.Wire.Spent, h.isValid)
-	l.SilentUntilNs = 0
+	l.RefillUntilNs, l.SilentUntilNs = 0, 0
 	if !h.isValid {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return

@@ -21,23 +21,16 @@ import (
 //	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
 //	         charged 5 units.
 //
-// If the lease has units at 1200 ms, and no request asks, the next refill says Spent. See leased.Uncharged for what
-// either does while the other is under way.
+// If the lease has units at 1200 ms, and no request asks, the next refill says Spent.
 //
 // What may go wrong with the ask that says Spent:
 //
-//	It is not answered by 1300 ms.            The next ask says Spent: 5 again. If the service has heard the first one,
-//	                                          it charges 5 units twice.
-//	It has joined another ask, which has its  The same. Until 1300 ms no refill of the key is sent.
-//	own Spent: by ask.add, or by putBefore
-//	after its stream has ended.
-//	It is never sent: the last request that   The same.
-//	has joined it leaves (askList.leave), or
-//	an earlier ask for the same units decides
-//	its requests (takeDecided).
-//	The answer has Failed: the service        The units stay Uncharged. The next ask says them.
-//	cannot reach the key.
-//	The record is lost. For a new one in a    The service never hears of the units.
+//	No answer to it comes by 1300 ms, or it    The next ask says Spent: 5 again. If the service has heard the first
+//	is never sent: askList joins it to an ask  one, it charges 5 units twice.
+//	for the same units, or drops it.
+//	The answer has Failed: the service cannot  The units stay Uncharged. The next ask says them.
+//	reach the key.
+//	The record is lost. For a new one in a     The service never hears of the units.
 //	full page, state takes a record with
 //	units Uncharged last.
 
@@ -60,23 +53,28 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 // worker has written the lease meanwhile, it returns none: a later ask says them. Another ask may be granted
 // units before the service hears of these.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
-	spent = e.Uncharged.Tell(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
+	spent = src.tellUncharged(e)
 	if spent > 0 && src.write(e) != state.OK {
 		return 0
 	}
 	return spent
 }
 
+// tellUncharged has an ask tell what is Uncharged until its timeout.
+func (src *Source) tellUncharged(e *state.LeaseEntry) (spent uint32) {
+	return e.Uncharged.Tell(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
+}
+
 // beginRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
-// Spent. takeLease writes the lease, together with what it takes. Until the answer or the timeout no worker of this
-// proxy asks ahead again. While nothing is Uncharged, the answer to any ask of the key ends that: each asks ahead, so
-// the lease has more units then.
+// Spent. takeLease writes the lease, together with what it takes. Until the timeout no worker of this proxy asks ahead
+// again, or until the answer to any ask of the key: each asks ahead, so the lease has more units then.
 func (src *Source) beginRefill(e *state.LeaseEntry) (spent uint32, begins bool) {
 	service := &src.worker.Service
-	if service.Silent || !src.refill.isDue(e) {
+	if service.Silent || e.RefillUntilNs > e.NowNs || !src.refill.isDue(e) {
 		return 0, false
 	}
-	return e.Uncharged.AskAhead(e.NowNs, e.NowNs+service.TimeoutNs)
+	e.RefillUntilNs = e.NowNs + service.TimeoutNs
+	return src.tellUncharged(e), true
 }
 
 // refill says when a key's next units are asked for ahead of need, and how many. It looks as far

@@ -9,10 +9,10 @@
 //	part       what it is                                      who changes it
 //	Grants     units that may be spent                         Put, Spend; LeftOf, by which its worker takes them back
 //	denial     what the service has denied last                Deny, Block, Allow; told by Denies, Blocks, WaitNs
-//	Uncharged  units admitted while the service was silent     Add, Tell, AskAhead, Answer
+//	Uncharged  units admitted while the service was silent     Add, Tell, Answer
 //	Rate       how fast units are spent, to ask ahead of need  Add; told by Over
 //
-// Standings and SilentUntilNs are only kept: they are as the service last said.
+// The other fields are only kept.
 package leased
 
 import (
@@ -36,12 +36,13 @@ const (
 type Lease struct {
 	Grants [MaxGrants]GrantLeft
 
-	denial        Denial    // the last one: see Deny, Block and Denies
-	SilentUntilNs int64     // until when the service cannot reach the key
-	Uncharged     Uncharged // what this proxy has admitted without the service
-
+	denial    Denial    // the last one: see Deny, Block and Denies
+	Uncharged Uncharged // what this proxy has admitted without the service
 	Rate      Rate
-	Standings []Standing
+
+	RefillUntilNs int64      // until when an ask for units ahead of need may be under way
+	SilentUntilNs int64      // until when the service cannot reach the key
+	Standings     []Standing // as the service last said
 }
 
 // GrantID says which grant of the service. Grants of a broken service may have no numbers, so a grant's end is part of
@@ -197,48 +198,30 @@ func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
 func (l *Lease) WaitNs(nowNs int64) int64 { return l.denial.WaitNs(nowNs) }
 
 // Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. An
-// ask of the key tells them to the service. One such ask at a time is under way, so that they are charged once:
-//
-//	verb      begins an ask                    while another one is under way
-//	Tell      for a request                    tells nothing: the request asks all the same
-//	AskAhead  of units ahead of need, also if  is not ok: the units are not asked for
-//	          there is nothing to tell
-//
-// The ask is under way until its Answer, and no longer than until untilNs. The filter's lease/uncharged.go draws their
-// life.
+// ask of the key tells them to the service. One ask at a time does, so that they are charged once. The filter's
+// lease/uncharged.go draws their life.
 type Uncharged struct {
-	Units        uint32
-	askedUntilNs int64 // until when an ask may be under way
+	Units       uint32
+	toldUntilNs int64 // until when an ask may be under way that tells them
 }
 
 // Add adds units that were admitted.
 func (u *Uncharged) Add(units uint32) { u.Units = limit.AddSaturating(u.Units, units) }
 
-// Tell has an ask for a request tell the units, and returns how many that are.
+// Tell has an ask tell the units until its Answer, and no longer than until untilNs. It returns how many they are: none
+// if another ask tells them.
 func (u *Uncharged) Tell(nowNs, untilNs int64) (spent uint32) {
-	if u.Units == 0 || u.isTold(nowNs) {
+	if u.Units == 0 || u.toldUntilNs > nowNs {
 		return 0
 	}
-	u.askedUntilNs = untilNs
+	u.toldUntilNs = untilNs
 	return u.Units
 }
-
-// AskAhead has an ask of units ahead of need tell the units, and returns how many that are.
-func (u *Uncharged) AskAhead(nowNs, untilNs int64) (spent uint32, ok bool) {
-	if u.isTold(nowNs) {
-		return 0, false
-	}
-	u.askedUntilNs = untilNs
-	return u.Units, true
-}
-
-// isTold reports whether an ask may be under way that tells the units.
-func (u *Uncharged) isTold(nowNs int64) bool { return u.askedUntilNs > nowNs }
 
 // Answer notes the end of an ask that has told the service so many units, and whether the service has charged them.
 func (u *Uncharged) Answer(spent uint32, charged bool) {
 	if spent >= u.Units { // else another ask may be telling the rest
-		u.askedUntilNs = 0
+		u.toldUntilNs = 0
 	}
 	if charged {
 		u.Units -= min(u.Units, spent)
@@ -287,7 +270,7 @@ func (r *Rate) Add(nowNs, periodNs int64, units uint32) {
 // IsMissed reports whether the lease has units that may be spent or returned, has units that
 // the service has not charged yet, or says how long not to ask it.
 func (l *Lease) IsMissed(nowNs int64) bool {
-	if l.Uncharged.Units > 0 || max(l.denial.UntilNs, l.Uncharged.askedUntilNs, l.SilentUntilNs) > nowNs {
+	if l.Uncharged.Units > 0 || max(l.denial.UntilNs, l.RefillUntilNs, l.SilentUntilNs) > nowNs {
 		return true
 	}
 	for i := range l.Grants {
@@ -305,23 +288,25 @@ func (l *Lease) IsMissed(nowNs int64) bool {
 //	 88  i64  until when a denial holds
 //	 96  i64  when a denied hit passes, as the service knew it; -1 = never
 //	104  u32  smallest cost denied; 0 = the key is blocked
-//	108  i64  until when nobody else asks ahead, nor tells the units of 124
+//	108  i64  until when an ask for units ahead of need may be under way
 //	116  i64  until when the service cannot reach the key
 //	124  u32  units admitted without the service, not charged by it yet
-//	128  i64  start of the period of the rate
-//	136  u32  units spent in this period
-//	140  u32  and in the one before
-//	144       n × standing: u32 used, i64 reset
+//	128  i64  until when an ask may be under way that tells them
+//	136  i64  start of the period of the rate
+//	144  u32  units spent in this period
+//	148  u32  and in the one before
+//	152       n × standing: u32 used, i64 reset
 const (
 	grantBytes    = 3*4 + 8
 	offGrants     = 8
 	offDenied     = offGrants + MaxGrants*grantBytes
 	offPass       = offDenied + 8
 	offDeniedCost = offPass + 8
-	offAsked      = offDeniedCost + 4
-	offSilent     = offAsked + 8
+	offRefill     = offDeniedCost + 4
+	offSilent     = offRefill + 8
 	offUncharged  = offSilent + 8
-	offRate       = offUncharged + 4
+	offTold       = offUncharged + 4
+	offRate       = offTold + 8
 	offStandings  = offRate + 8 + 2*4
 	standingBytes = 4 + 8
 
@@ -343,9 +328,10 @@ func (l *Lease) Decode(b []byte) {
 	l.denial.UntilNs = int64(le.Uint64(b[offDenied:]))
 	l.denial.PassNs = int64(le.Uint64(b[offPass:]))
 	l.denial.cost = le.Uint32(b[offDeniedCost:])
-	l.Uncharged.askedUntilNs = int64(le.Uint64(b[offAsked:]))
+	l.RefillUntilNs = int64(le.Uint64(b[offRefill:]))
 	l.SilentUntilNs = int64(le.Uint64(b[offSilent:]))
 	l.Uncharged.Units = le.Uint32(b[offUncharged:])
+	l.Uncharged.toldUntilNs = int64(le.Uint64(b[offTold:]))
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[offStandings:]; len(b) >= standingBytes; b = b[standingBytes:] {
@@ -362,9 +348,10 @@ func (l *Lease) Encode(b []byte, identity uint64) {
 	le.PutUint64(b[offDenied:], uint64(l.denial.UntilNs))
 	le.PutUint64(b[offPass:], uint64(l.denial.PassNs))
 	le.PutUint32(b[offDeniedCost:], l.denial.cost)
-	le.PutUint64(b[offAsked:], uint64(l.Uncharged.askedUntilNs))
+	le.PutUint64(b[offRefill:], uint64(l.RefillUntilNs))
 	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
 	le.PutUint32(b[offUncharged:], l.Uncharged.Units)
+	le.PutUint64(b[offTold:], uint64(l.Uncharged.toldUntilNs))
 	l.Rate.encode(b[offRate:])
 	b = b[offStandings:]
 	for i := 0; len(b) >= standingBytes; i++ {

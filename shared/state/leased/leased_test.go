@@ -133,18 +133,3 @@ func TestUnchargedUnitsAreTold(t *testing.T) {
 	u.Add(1)
 	require.Equal(t, uint32(1<<32-1), u.Units, "saturates")
 }
-
-// Units are asked for ahead of need once at a time, and that ask tells what the service has not charged.
-func TestUnitsAreAskedAheadOnceAtATime(t *testing.T) {
-	var u Uncharged
-	spent, ok := u.AskAhead(0, 20)
-	require.True(t, ok)
-	require.Zero(t, spent)
-	u.Add(5)
-	require.Zero(t, u.Tell(19, 40))
-	_, ok = u.AskAhead(19, 40)
-	require.False(t, ok)
-	spent, ok = u.AskAhead(20, 40)
-	require.True(t, ok)
-	require.EqualValues(t, 5, spent)
-}

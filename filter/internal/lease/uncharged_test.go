@@ -1,0 +1,65 @@
+package lease_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const perUserMany = `{"name":"r",` + byUser + `,"limits":["60000/1m"],"on_unavailable":"local"}`
+
+// useOften has a user send so many requests that its lease has units left when the next ones are asked for.
+func (w *worker) useOften(user string, s *service) {
+	for range 500 {
+		w.request(user)
+		w.exchange(s)
+	}
+}
+
+// asksAhead has a user send requests until the worker asks ahead of need, and returns the part of that ask.
+func (w *worker) asksAhead(user string) quota.Part {
+	asked := w.lastID
+	for left := w.leased(w.t, user); left > 0 && w.lastID == asked; left-- {
+		w.request(user)
+	}
+	require.Greater(w.t, w.lastID, asked)
+	var m quota.Asks
+	require.NoError(w.t, m.Decode(w.stream.Asks[len(w.stream.Asks)-1]))
+	part := m.Asks[0].Parts[0]
+	require.Zero(w.t, part.Cost)
+	require.Positive(w.t, part.Ahead)
+	return part
+}
+
+// Units are asked for ahead of need by one worker at a time, until its ask is answered or its time is over.
+func TestOneWorkerAtATimeAsksAhead(t *testing.T) {
+	for _, answered := range []bool{false, true} {
+		w, s := pair(t, perUserMany)
+		other := newWorker(t, w.proxy, perUserMany, 2)
+		w.useOften("a", s)
+		w.asksAhead("a")
+		other.request("a")
+		require.Equal(t, 1, other.admitted())
+		require.Zero(t, other.lastID)
+		if answered {
+			w.exchange(s)
+		} else {
+			w.proxy.Clock += 100 * ms
+		}
+		other.asksAhead("a")
+	}
+}
+
+// While one ask tells what was admitted in silence, another one asks ahead of need. It tells nothing.
+func TestAnAskAheadTellsNothingThatAnotherAskTells(t *testing.T) {
+	w, s := pair(t, perUserMany)
+	other := newWorker(t, w.proxy, perUserMany, 2)
+	w.engine.Leases.Service.Silent = true
+	w.request("a")
+	w.engine.Leases.Service.Silent = false
+	w.request("a") // its ask tells the unit
+	other.useOften("a", s)
+	require.Zero(t, other.asksAhead("a").Spent)
+}
