@@ -14,12 +14,12 @@
 //	  serviceLeaves, localLeaves                where the search ends                               search.go
 //	  reachable                                 those that some request ends in
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
-//	    findMixed                               leaves that a policy takes for each other: their rules are off
-//	    joinOverrides                           leaves that need no rule, but an override of a wider leaf's
+//	    plan: findMixed                         leaves that a policy takes for each other: their rules are off
+//	          joinOverrides                     leaves that need no rule, but an override of a wider leaf's
 //	    makeRule: placeAll                      each condition goes to the match, the key or both   leafrule.go
 //	      overrideFor                           the requests of earlier leaves have another limit, or none
 //	      selectUnmatched                       overrides for what no match can say
-//	Levels.NoteUnreached                        notes the limits without requests
+//	Levels.NoteUnreached                        notes the limits without requests, of all descriptors
 //
 // These limiters compare texts, also hosts and addresses, and so do the conditions of leaves. A policy compares them by
 // what they name. Only findMixed looks at both.
@@ -76,8 +76,8 @@ type Entry struct {
 
 func (e Entry) isFixed() bool { return e.Value.Part.Kind == "" }
 
-// fits reports whether some request has the entry as a pair of a level has it.
-func (e Entry) fits(p Pair) bool { return e.Key == p.Key && (!e.isFixed() || p.Matches(e.Text)) }
+// mayBe reports whether some request has the entry as a pair of a level has it.
+func (e Entry) mayBe(p Pair) bool { return e.Key == p.Key && (!e.isFixed() || p.Matches(e.Text)) }
 
 // mayReach reports whether requests may come to a level, by what the import knows of the entries.
 func (d *Descriptor) mayReach(l *Level) bool {
@@ -86,8 +86,8 @@ func (d *Descriptor) mayReach(l *Level) bool {
 	}
 	for i, e := range d.Entries {
 		has := l.Pairs[i]
-		mayFit := e.IsUnknown && (e.Key == "" || e.Key == has.Key)
-		if !mayFit && !e.fits(has) {
+		isAny := e.IsUnknown && (e.Key == "" || e.Key == has.Key)
+		if !isAny && !e.mayBe(has) {
 			return false
 		}
 	}
@@ -138,14 +138,8 @@ func (l *Level) Name() string {
 
 // Levels are those of a configuration, with the search of its limiter through them.
 type Levels struct {
-	List    []*Level
-	search  func(entries []Entry) []*leaf
-	reached map[*Level]bool // by some descriptor
-	unsure  map[*Level]bool // some descriptor mayReach it
-}
-
-func newLevels(list []*Level, search func(entries []Entry) []*leaf) *Levels {
-	return &Levels{List: list, search: search, reached: map[*Level]bool{}, unsure: map[*Level]bool{}}
+	List   []*Level
+	search func(entries []Entry) []*leaf
 }
 
 // ServiceLevels are searched as envoyproxy/ratelimit does.
@@ -156,40 +150,50 @@ func ServiceLevels(list []*Level) *Levels {
 		key := l.Pairs[0].Key
 		byKey[key] = append(byKey[key], l)
 	}
-	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }
-	return newLevels(list, search)
+	return &Levels{list, func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }}
 }
 
 // LocalLevels are searched as Envoy's local filter does.
 func LocalLevels(list []*Level) *Levels {
-	return newLevels(list, func(entries []Entry) []*leaf { return localLeaves(list, entries) })
+	return &Levels{list, func(entries []Entry) []*leaf { return localLeaves(list, entries) }}
 }
 
+// Limited are the limits of the requests that have some descriptors.
+type Limited struct {
+	Rules   []*draft.Rule
+	reached map[*Level]bool // some request comes to it
+	unsure  map[*Level]bool // one may come to it, and there is no rule for that: a descriptor has an unknown entry
+}
+
+// AreAll reports whether the rules limit all requests that the levels limit.
+func (l *Limited) AreAll() bool { return len(l.unsure) == 0 }
+
 // Rules makes the rules of the levels that requests with these descriptors come to.
-func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Rule) {
+func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) *Limited {
+	found := &Limited{reached: map[*Level]bool{}, unsure: map[*Level]bool{}}
 	for i := range sent {
 		d := &sent[i]
 		leaves := ls.search(d.Entries)
-		if limited := limitedOf(leaves); len(limited) > policy.MaxRules { // each is compared with each other
+		if limited := withLimit(leaves); len(limited) > policy.MaxRules { // each is compared with each other
 			to.Fail(limited[0].level.At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: "+
 				"import fewer")
 			continue
 		}
 		leaves = reachable(leaves)
 		for _, l := range leaves {
-			ls.reached[l.level] = true
+			found.reached[l.level] = true
 		}
-		for _, l := range ls.limitedBy(d) {
-			ls.unsure[l] = true
+		for _, l := range ls.unsureOf(d) {
+			found.unsure[l] = true
 		}
-		list = append(list, d.rulesOfLeaves(to, leaves)...)
+		found.Rules = append(found.Rules, d.rulesOfLeaves(to, leaves)...)
 	}
-	return list
+	return found
 }
 
-// limitedBy are the levels with a limit that a descriptor with an unknown entry mayReach. The search finds those of all
-// other descriptors.
-func (ls *Levels) limitedBy(d *Descriptor) (list []*Level) {
+// unsureOf are the levels with a limit that requests may come to by an unknown entry of a descriptor, which the search
+// does not know.
+func (ls *Levels) unsureOf(d *Descriptor) (list []*Level) {
 	isUnknown := func(e Entry) bool { return e.IsUnknown }
 	if !slices.ContainsFunc(d.Entries, isUnknown) {
 		return nil
@@ -202,13 +206,8 @@ func (ls *Levels) limitedBy(d *Descriptor) (list []*Level) {
 	return list
 }
 
-// LimitOthers reports whether the levels may also limit requests with these descriptors for which there are no rules.
-func (ls *Levels) LimitOthers(sent []Descriptor) bool {
-	return slices.ContainsFunc(sent, func(d Descriptor) bool { return len(ls.limitedBy(&d)) > 0 })
-}
-
-// limitedOf are the leaves with a limit. The others may be those of no level of the file.
-func limitedOf(leaves []*leaf) (list []*leaf) {
+// withLimit are the leaves with a limit. The others may be those of no level of the file.
+func withLimit(leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
 		if l.level.Limit != nil {
 			list = append(list, l)
@@ -230,12 +229,14 @@ func reachable(leaves []*leaf) (list []*leaf) {
 	return list
 }
 
-// NoteUnreached notes the limits of the levels that no request of any descriptor came to.
-func (ls *Levels) NoteUnreached(to *draft.Findings) {
+// NoteUnreached notes the limits of the levels that no request came to, of all for which there are rules.
+func (ls *Levels) NoteUnreached(to *draft.Findings, all ...*Limited) {
 	for _, l := range ls.List {
+		isReached := func(of *Limited) bool { return of.reached[l] }
+		isUnsure := func(of *Limited) bool { return of.unsure[l] }
 		switch {
-		case l.Limit == nil, ls.reached[l]:
-		case ls.unsure[l]:
+		case l.Limit == nil, slices.ContainsFunc(all, isReached):
+		case slices.ContainsFunc(all, isUnsure):
 			to.Note(l.At, l.Name()+": the import does not know whether a request reaches this limit, and makes no rule for it")
 		default:
 			to.NoteNoRequest(l.At, l.Name())

@@ -7,15 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// earlierLeaf is a leaf that the limiter takes before that of a rule. Its requests have another limit in the rule.
-type earlierLeaf struct {
-	*leaf
-	limit *draft.Limit // as joinOverrides chose it; nil = unlimited in it, as they have a rule of their own or no limit
-}
-
-// makeRule makes the rule of a limit for the requests that meet the conditions of a leaf. The terms have its name,
-// place and limit. It adds the others. An example is the second level of this configuration, for a
-// descriptor with the entry user, whose part is the header x-user:
+// makeRule makes the rule of a leaf. An example is the second level of this configuration, for a descriptor with the
+// entry user, whose part is the header x-user:
 //
 //	descriptors:
 //	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
@@ -29,23 +22,31 @@ type earlierLeaf struct {
 //	  limits: [10/minute]
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    overrideFor: alice is the leaf before it
-func (d *Descriptor) makeRule(
-	to *draft.Findings, t draft.Terms, list conditions, earlier []earlierLeaf,
-) *draft.Rule {
-	t.Requests = d.Requests
-	all := placeAll(list, &t.Requests)
-	for _, e := range earlier {
-		if e.apart(list) { // it has none of the rule's requests
+func (d *Descriptor) makeRule(to *draft.Findings, l *plannedLeaf) *draft.Rule {
+	t := draft.Terms{
+		Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit, Requests: d.Requests, Cost: d.Cost,
+	}
+	if l.mixed != nil {
+		t.Requests.TurnOff(request.WhyOff("Hosts are compared without their port and case here, so its requests " +
+			"cannot be told from those of " + l.mixed.level.Name() + "."))
+	}
+	all := placeAll(l.conditions, &t.Requests)
+	for _, e := range l.earlier {
+		if e.apart(l.conditions) { // it has none of the rule's requests
 			continue
 		}
-		if o, why := overrideFor(e, all); why == "" {
-			t.Overrides = append(t.Overrides, o)
-		} else {
+		o, why := overrideFor(e.leaf, all)
+		if why != "" {
 			t.Requests.TurnOff(why)
+			continue
 		}
+		if e.wider == l { // else it has a rule of its own or no limit, and is unlimited in this one
+			o.Limit = e.level.Limit
+		}
+		t.Overrides = append(t.Overrides, o)
 	}
 	if slices.ContainsFunc(all, placed.isUnmatched) {
-		if texts, why := list.inOverride(); why == "" {
+		if texts, why := l.inOverride(); why == "" {
 			t.Overrides = append(t.Overrides, selectUnmatched(all, texts, t.Limit)...)
 		} else {
 			t.Requests.TurnOff(why)
@@ -56,7 +57,6 @@ func (d *Descriptor) makeRule(
 			t.Key = append(t.Key, p.value.Part)
 		}
 	}
-	t.Cost = d.Cost
 	return draft.NewRule(to, t)
 }
 
@@ -108,14 +108,14 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 	return true
 }
 
-// overrideFor gives the requests of an earlier leaf the limit that they have in a rule, or says why no override can. It
-// tells them from others of the rule by the parts of the key. For a part that is not in the key:
+// overrideFor is an override for the requests of an earlier leaf, without a limit, or why there is none. It tells them
+// from others of the rule by the parts of the key. For a part that is not in the key:
 //
 //	the rule's condition   the earlier leaf's   an override
 //	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why request.WhyOff) {
+func overrideFor(e *leaf, all []placed) (o draft.Override, why request.WhyOff) {
 	for i, p := range all {
 		if !p.inKey && !p.pattern.Within(e.conditions[i].pattern) {
 			return o, request.WhyOff(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
@@ -126,7 +126,6 @@ func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why request.Why
 	if why != "" {
 		return o, request.WhyOff("It should leave out the requests of "+e.level.Name()+". ") + why
 	}
-	o.Limit = e.limit
 	for i, p := range all {
 		if p.inKey {
 			o.Patterns = append(o.Patterns, texts[i])

@@ -19,24 +19,12 @@ import (
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
 func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
-	mixed := findMixed(leaves)
-	wider := joinOverrides(leaves, mixed)
-	order := map[*draft.Rule]int{} // that of the file
-	for i, l := range leaves {
-		if l.level.Limit == nil || wider[l] != nil {
-			continue
+	byFile := func(a, b *plannedLeaf) int { return cmp.Compare(a.level.Order, b.level.Order) }
+	for _, l := range slices.SortedStableFunc(slices.Values(plan(leaves)), byFile) {
+		if l.hasRule() {
+			list = append(list, d.makeRule(to, l))
 		}
-		sent := *d
-		if other := mixed[l]; other != nil {
-			sent.Requests.TurnOff(request.WhyOff("Hosts are compared without their port and case here, so its requests " +
-				"cannot be told from those of " + other.level.Name() + "."))
-		}
-		t := draft.Terms{Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit}
-		r := sent.makeRule(to, t, l.conditions, l.earlier(leaves[:i], wider))
-		order[r] = l.level.Order
-		list = append(list, r)
 	}
-	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 { // else its rules say why they are off
 		for _, why := range d.Requests.WhyOff() {
 			to.Note(d.At, string(why)+" There is no rule for it.")
@@ -45,15 +33,25 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 	return list
 }
 
-// earlier are the leaves before one, with the limits that their requests have in its rule.
-func (l *leaf) earlier(before []*leaf, wider map[*leaf]*leaf) (list []earlierLeaf) {
-	for _, b := range before {
-		e := earlierLeaf{leaf: b}
-		if wider[b] == l {
-			e.limit = b.level.Limit
-		}
-		list = append(list, e)
+// plannedLeaf is a leaf with what becomes of it: a rule, an override of the rule of a wider leaf, or neither, as it has
+// no limit.
+type plannedLeaf struct {
+	*leaf
+	earlier []*plannedLeaf // those before it, in the order of the search
+	mixed   *leaf          // one that a policy takes for it, so its rule is off; nil = there is none
+	wider   *plannedLeaf   // whose rule has its override; nil = it is none
+}
+
+func (l *plannedLeaf) hasRule() bool { return l.level.Limit != nil && l.wider == nil }
+
+// plan says what becomes of leaves, in their order.
+func plan(leaves []*leaf) []*plannedLeaf {
+	mixed := findMixed(leaves)
+	list := make([]*plannedLeaf, len(leaves))
+	for i, l := range leaves {
+		list[i] = &plannedLeaf{leaf: l, earlier: list[:i], mixed: mixed[l]}
 	}
+	joinOverrides(list)
 	return list
 }
 
@@ -91,23 +89,21 @@ func (list conditions) inPolicy() (less conditions) {
 	return less
 }
 
-// joinOverrides returns the leaves that become overrides, each with the wider leaf whose rule has it. The others have
-// rules of their own, and so have those that are mixed. The last leaf that can have an override gets it, as it is the
-// widest. In the example of rulesOfLeaves, alice becomes an override of the rule for any user.
-func joinOverrides(leaves []*leaf, mixed map[*leaf]*leaf) (wider map[*leaf]*leaf) {
-	wider = map[*leaf]*leaf{}
-	isFree := func(l *leaf) bool { return l.level.Limit != nil && wider[l] == nil && mixed[l] == nil }
-	for i, wide := range slices.Backward(leaves) {
+// joinOverrides makes leaves overrides of the rules of wider ones, but none that is mixed. The last leaf that can have
+// an override gets it, as it is the widest. In the example of rulesOfLeaves, alice becomes an override of the rule for
+// any user.
+func joinOverrides(list []*plannedLeaf) {
+	isFree := func(l *plannedLeaf) bool { return l.hasRule() && l.mixed == nil }
+	for _, wide := range slices.Backward(list) {
 		if !isFree(wide) || wide.areOneText() {
 			continue
 		}
-		for _, l := range leaves[:i] {
-			if isFree(l) && l.canOverride(wide) {
-				wider[l] = wide
+		for _, l := range wide.earlier {
+			if isFree(l) && l.canOverride(wide.leaf) {
+				l.wider = wide
 			}
 		}
 	}
-	return wider
 }
 
 // areOneText reports whether each value must be one text: then no other leaf is within theirs.

@@ -74,7 +74,7 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 	depth := len(begin)
 	if depth == len(entries) {
 		for _, l := range levels {
-			if end, fits := l.leafOf(entries); fits {
+			if end, ok := l.leafOf(entries); ok {
 				return []*leaf{end}
 			}
 		}
@@ -132,7 +132,7 @@ func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 	isOpen := func(p Pair) bool { return p.Kind() == request.AnyValue }
 	for _, open := range []bool{false, true} {
 		for _, l := range levels {
-			if end, fits := l.leafOf(entries); fits && open == slices.ContainsFunc(l.Pairs, isOpen) {
+			if end, ok := l.leafOf(entries); ok && open == slices.ContainsFunc(l.Pairs, isOpen) {
 				list = append(list, end)
 			}
 		}
@@ -147,20 +147,20 @@ func leafOfRest(entries []Entry, begin []Pair) *leaf {
 	for _, e := range entries[len(begin):] {
 		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
 	}
-	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
+	end, _ := l.leafOf(entries) // it is ok: begin was chosen for these entries, and the rest has their keys and any value
 	return end
 }
 
-// leafOf is the leaf of the level for a descriptor with these entries. It fits if the entries have
-// the keys of the level's pairs, and may have their values.
-func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
+// leafOf is the leaf of the level for a descriptor with these entries. It is ok if the entries have the keys of the
+// level's pairs, and may have their values.
+func (l *Level) leafOf(entries []Entry) (end *leaf, ok bool) {
 	if len(l.Pairs) != len(entries) {
 		return nil, false
 	}
 	end = &leaf{level: l}
 	for i, e := range entries {
 		has := l.Pairs[i]
-		if !e.fits(has) {
+		if !e.mayBe(has) {
 			return nil, false
 		}
 		if !e.isFixed() {

@@ -257,15 +257,18 @@ func (imp *localImport) addConfig(c *localConfig) error {
 	levels := descriptor.LocalLevels(imp.readLevels(c))
 	bucket := imp.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
 	isBucketReached := bucket == nil
+	var all []*descriptor.Limited
 	for _, where := range c.reaches {
 		sent, err := imp.descriptorsFor(c, where, levels.List)
 		if err != nil {
 			return err
 		}
-		rules := levels.Rules(imp.Findings, sent)
+		limited := levels.Rules(imp.Findings, sent)
+		all = append(all, limited)
+		rules := limited.Rules
 		if bucket != nil {
 			t := draft.Terms{Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests}
-			if c.takesAll() || t.ExemptLimited(rules, !levels.LimitOthers(sent)) {
+			if c.takesAll() || t.ExemptLimited(rules, limited.AreAll()) {
 				rules = append([]*draft.Rule{draft.NewRule(imp.Findings, t)}, rules...)
 				isBucketReached = true
 			}
@@ -275,7 +278,7 @@ func (imp *localImport) addConfig(c *localConfig) error {
 	if !isBucketReached {
 		imp.NoteNoRequest(bucket.At, c.bucketName())
 	}
-	levels.NoteUnreached(imp.Findings)
+	levels.NoteUnreached(imp.Findings, all...)
 	return nil
 }
 

@@ -41,10 +41,10 @@ func (r *reader) readService(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	rules := levels.Rules(r.Findings, sent)
-	levels.NoteUnreached(r.Findings)
+	limited := levels.Rules(r.Findings, sent)
+	levels.NoteUnreached(r.Findings, limited)
 	r.Domain = domain
-	r.AddEnforced(*enforced, rules...)
+	r.AddEnforced(*enforced, limited.Rules...)
 	return nil
 }
 
