@@ -76,6 +76,12 @@ server { server_name a.example; limit_req zone=d; }
 server { server_name *.example; limit_req zone=w; }`))
 }
 
+// A policy has hosts that are IPv6 addresses, in brackets.
+func TestAServerOfAnAddress(t *testing.T) {
+	require.Equal(t, []string{"a exempt: - {hosts: ['[::1]']}", "s match: {hosts: ['[::1]']}"}, scoped(t, `
+server { limit_req zone=a; } server { server_name [::1]; limit_req zone=s; }`))
+}
+
 // An outer scope has no request left if a location has all of them.
 func TestALocationOfAllRequests(t *testing.T) {
 	require.Equal(t, []string{"a exempt: - {paths: [/b]}"}, scoped(t, `

@@ -8,12 +8,17 @@ import (
 
 // This file has what a policy compares otherwise than as texts: the names of hosts, and networks.
 
-// HostPattern is the pattern for a name such as a.example or *.a.example. It is not ok if a match has no such name.
+// HostPattern is the pattern for a name such as a.example, *.a.example or [::1]. It is not ok if a match has no such
+// name.
 func HostPattern(name string) (p Pattern, ok bool) {
 	p = Exact(name)
 	host, isWildcard := strings.CutPrefix(name, "*.")
 	if isWildcard {
 		p = Wildcard(name)
+	}
+	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
+		ip, err := netip.ParseAddr(name[1 : len(name)-1])
+		return p, err == nil && ip.Is6()
 	}
 	return p, HasOnly(strings.ToLower(host), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && host[0] != '.'
 }

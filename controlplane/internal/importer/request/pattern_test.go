@@ -165,6 +165,17 @@ func TestLongClassIsReadInAMoment(t *testing.T) {
 	require.Less(t, time.Since(begin), time.Second)
 }
 
+// A match has the names of hosts that a policy takes: IPv6 addresses in brackets, too.
+func TestHostsOfAMatch(t *testing.T) {
+	for name, isThere := range map[string]bool{
+		"a.example": true, "*.A.example": true, "[::1]": true, "[0:0::1]": true, "": false, "*": false, ".a": false,
+		"::1": false, "*.[::1]": false, "[127.0.0.1]": false, "[]": false, "[a]": false,
+	} {
+		_, ok := HostPattern(name)
+		require.Equal(t, isThere, ok, name)
+	}
+}
+
 // To a limiter that compares texts, a host or a network is apart from all others.
 func TestTextsOfHostsAndNetworksAreApart(t *testing.T) {
 	require.True(t, Exact("10.0.0.0/8").Apart(Exact("10.0.0.1")))
