@@ -47,6 +47,7 @@ func (d *domainRoutes) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
 			"envoy.filters.http.ratelimit with the domain " + d.domain)}
 	}
+	s.NoteMissingRoutes(d.Findings)
 	return s, nil
 }
 
@@ -54,11 +55,11 @@ func (d *domainRoutes) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (d *domainRoutes) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
 	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, d.isOfDomain) }
-	s, err := envoyfile.Choose(d.Findings, list, d.options.Listener, asks)
+	s, err := envoyfile.Choose(list, d.options.Listener, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return envoyfile.Choose(d.Findings, list, d.options.Listener, func(s *envoyfile.Site) bool {
+	return envoyfile.Choose(list, d.options.Listener, func(s *envoyfile.Site) bool {
 		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasRateLimits()
 	})
 }

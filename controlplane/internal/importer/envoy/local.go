@@ -64,12 +64,14 @@ func (r *reader) chooseSite(in *source.Document) (*envoyfile.Site, error) {
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *envoyfile.Site) bool { return hasLocalLimits(s) || isAlone && s.HasRateLimits() }
-	s, err := envoyfile.Choose(r.Findings, envoyfile.FindSites(in, beside), r.options.Listener, wants)
+	s, err := envoyfile.Choose(envoyfile.FindSites(in, beside), r.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
 		s = &envoyfile.Site{Routing: envoyfile.Routing{At: in.Top()}}
+	} else {
+		s.NoteMissingRoutes(r.Findings)
 	}
 	if isAlone {
 		s.Filters = []envoyfile.Config{alone}

@@ -54,14 +54,7 @@ func wholeRoot(to *draft.Findings, in *source.Document) *policy.Node {
 	case eachHasOneOf(list, "routes"):
 		return source.Wrap("virtual_hosts", source.NewList(list...))
 	case areRoutes(list):
-		routes := source.NewList()
-		for _, n := range list {
-			if source.FieldOf(n, "match") == nil { // as a patch has it
-				n = withMatch(n, everyRequest())
-			}
-			routes.Items = append(routes.Items, n)
-		}
-		return source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", routes)))
+		return source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", source.NewList(list...))))
 	}
 	return in.Root
 }
@@ -83,15 +76,6 @@ func eachHasOneOf(list []*policy.Node, fields ...string) bool {
 	return len(list) > 0
 }
 
-// withMatch is a route with a match.
-func withMatch(n, match *policy.Node) *policy.Node {
-	return source.NewObject(append(slices.Clip(n.Fields), source.NewField("match", match))...)
-}
-
-func everyRequest() *policy.Node {
-	return source.Wrap("prefix", source.NewText("/"))
-}
-
 // patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
 type patchedListener struct {
 	*draft.Findings
@@ -111,7 +95,7 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	}
 	for i, h := range l.hosts {
 		if len(source.ItemsOf(h, "routes")) == 0 { // one stands for those of the host, which no patch has
-			l.hosts[i] = merged(h, hostWithRoute(withMatch(source.NewObject(), everyRequest())))
+			l.hosts[i] = merged(h, hostWithRoute(source.NewObject()))
 		}
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
@@ -148,15 +132,20 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 	case applyTo == "VIRTUAL_HOST":
 		l.mergeHost(domain, value)
 	case applyTo == "HTTP_ROUTE":
-		requests := everyRequest()
 		if name := source.TextOf(vhost, "route", "name"); name != "" {
-			requests = source.NewObject()
+			value = merged(value, source.Wrap("match", source.NewObject()))
 			l.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 				"its rules are off until they have a match")
 		}
-		l.mergeHost(domain, hostWithRoute(withMatch(value, requests)))
-	case !l.mergeListeners(value) && hasRateLimitsOrLimiter(value):
-		l.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
+		l.mergeHost(domain, hostWithRoute(value))
+	default:
+		listeners := listenersIn(value)
+		for _, n := range listeners {
+			l.merge(n)
+		}
+		if len(listeners) == 0 && hasRateLimitsOrLimiter(value) {
+			l.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
+		}
 	}
 }
 
@@ -170,15 +159,14 @@ func (l *patchedListener) merge(value *policy.Node) {
 	}
 }
 
-// mergeListeners merges what is a listener in a value, and reports whether there is one.
-func (l *patchedListener) mergeListeners(value *policy.Node) (hasOne bool) {
+// listenersIn are the parts of a value that have filters or routes.
+func listenersIn(value *policy.Node) (list []*policy.Node) {
 	source.Walk(value, func(n *policy.Node) {
 		if source.FieldOf(n, "http_filters") != nil || source.FieldOf(n, "route_config") != nil {
-			l.merge(n)
-			hasOne = true
+			list = append(list, n)
 		}
 	})
-	return hasOne
+	return list
 }
 
 // mergeHost merges a value into the virtual host that Istio names by its domain, or in a way that stands for every

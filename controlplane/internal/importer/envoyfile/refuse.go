@@ -107,9 +107,8 @@ func WhyNothing(in *source.Document) error {
 			unread = t
 		}
 	})
-	hasActions := source.Contains(in.Root, func(n *policy.Node) bool { return source.FieldOf(n, "rate_limits") != nil })
 	switch {
-	case hasActions, strings.HasPrefix(unread, ServiceType):
+	case hasRateLimits(in.Root), strings.HasPrefix(unread, ServiceType):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
 	case unread != "":
@@ -118,11 +117,15 @@ func WhyNothing(in *source.Document) error {
 	return nil
 }
 
-// hasRateLimitsOrLimiter reports whether a part of a configuration has rate_limits or a filter that limits.
+// hasRateLimits reports whether a part of a configuration has rate_limits.
+func hasRateLimits(n *policy.Node) bool {
+	return source.Contains(n, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
+}
+
+// hasRateLimitsOrLimiter reports whether it has rate_limits or a filter that limits.
 func hasRateLimitsOrLimiter(n *policy.Node) bool {
-	return source.Contains(n, func(n *policy.Node) bool {
-		return source.FieldOf(n, "rate_limits") != nil ||
-			isLimiterType(source.TextOf(n, "@type")) || isLimiterType(source.TextOf(n, "type_url"))
+	return hasRateLimits(n) || source.Contains(n, func(n *policy.Node) bool {
+		return isLimiterType(source.TextOf(n, "@type")) || isLimiterType(source.TextOf(n, "type_url"))
 	})
 }
 

@@ -142,7 +142,7 @@ func readListener(in *source.Document, n *policy.Node) *Site {
 
 // HasRateLimits reports whether any route has rate_limits.
 func (s *Site) HasRateLimits() bool {
-	return source.Contains(s.Routing.Node, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
+	return hasRateLimits(s.Routing.Node)
 }
 
 // Enables reports whether a route, or what routes are in, enables a filter of that name that is disabled.
@@ -170,34 +170,30 @@ func (s *Site) text() string {
 }
 
 // Choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
-func Choose(
-	to *draft.Findings, sites []*Site, listener string, wants func(s *Site) bool,
-) (*Site, error) {
+func Choose(sites []*Site, listener string, wants func(s *Site) bool) (*Site, error) {
 	wanted := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
-	if len(wanted) == 0 {
-		return nil, nil
-	}
 	names := namesOfSites(wanted)
-	var chosen []*Site
-	for i, s := range wanted {
-		hasNamesake := slices.ContainsFunc(wanted, func(other *Site) bool { return other != s && other.name == s.name })
-		if listener == "" || listener == names[i] || listener == s.name && !hasNamesake {
-			chosen = append(chosen, s)
-		}
+	i := slices.Index(names, listener)
+	message := fmt.Sprintf("there is no listener %q with rate limits", listener)
+	switch {
+	case len(wanted) == 0:
+		return nil, nil
+	case len(wanted) == 1 && listener == "":
+		return wanted[0], nil
+	case i >= 0:
+		return wanted[i], nil
+	case listener == "":
+		message = fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(wanted))
 	}
-	if len(chosen) != 1 {
-		message := fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(names))
-		if listener != "" {
-			message = fmt.Sprintf("there is no listener %q with rate limits", listener)
-		}
-		return nil, &source.UsageError{Message: message, Hint: "choose one with --listener: " + strings.Join(names, ", ")}
-	}
-	s := chosen[0]
+	return nil, &source.UsageError{Message: message, Hint: "choose one with --listener: " + strings.Join(names, ", ")}
+}
+
+// NoteMissingRoutes notes the routes of a site that are not in the files.
+func (s *Site) NoteMissingRoutes(to *draft.Findings) {
 	if s.Routing.Node == nil {
 		routes := strings.TrimSpace("The routes " + s.routesName)
 		to.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
 	}
-	return s, nil
 }
 
 // distinct leaves out sites that say the same: Istio has a chain for TLS, and the same for plain

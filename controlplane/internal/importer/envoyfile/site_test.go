@@ -37,12 +37,11 @@ func TestSitesOfAConfiguration(t *testing.T) {
 	require.Equal(t, []string{"front: a.example", "0.0.0.0:80: ", "alone: "}, got)
 	require.Equal(t, "limiter", sites[0].Filters[0].Name)
 
-	d := draft.New("test", "e", policy.ScopeProxy)
 	all := func(*Site) bool { return true }
-	chosen, err := Choose(d.Findings, sites, "0.0.0.0:80", all)
+	chosen, err := Choose(sites, "0.0.0.0:80", all)
 	require.NoError(t, err)
 	require.Same(t, sites[1], chosen)
-	_, err = Choose(d.Findings, sites, "", all)
+	_, err = Choose(sites, "", all)
 	var usage *source.UsageError
 	require.ErrorAs(t, err, &usage)
 	require.Equal(t, "choose one with --listener: front, 0.0.0.0:80, alone", usage.Hint)
