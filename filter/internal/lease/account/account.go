@@ -38,11 +38,11 @@ type Account struct {
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
-	sums       quota.Sums // given, held and charged, and what of these the store knows
-	reporting  reporting
-	worker     uint64 // that reports it: an earlier configuration's, if that has ended
-	usedNs     int64  // when a request last wanted units
-	reportedNs int64  // when the newest report was sent
+	sums      quota.Sums // given, held and charged, and what of these the store knows
+	reporting reporting
+	worker    uint64 // that reports it: an earlier configuration's, if that has ended
+	usedNs    int64  // when a request last wanted units
+	repeatNs  int64  // when the newest report must be repeated, if the worker holds something and nothing changes
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
 	block      *Block            // that the key is blocked; nil if it was not found blocked
@@ -51,7 +51,6 @@ type Account struct {
 	name        name
 	isListed    bool
 	isForgotten bool // by Sweep: the key has another account by now, or none
-	mayBeLost   bool // the service, or its store, may have lost what the newest report said: see reportAnew
 }
 
 // Block is that of a key, as the service has said it.

@@ -11,9 +11,8 @@ type Book struct {
 	worker uint64 // by which the service knows this worker: see SetWorker
 
 	byName  map[name]*Account
-	listed  []*Account // for Due
+	listed  []*Account // for Due, and those that Claim has taken off the list since
 	newest  uint64     // the number of the newest report
-	dueRuns uint32     // how often Due has run: see Reporter.Claim
 	sweepNs int64      // when Sweep goes through the accounts next
 	memory  []byte     // for a name
 }
@@ -100,22 +99,24 @@ func (b *Book) newReportNumber() uint64 {
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
 // Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
-// reported. It drops an account whose key is silent, one whose report has left since, and one that a queued ask will
-// report, if that has claimed it: Sweep, the report's end, or the end of an ask that has not left lists these again.
+// reported. It drops an account whose key is silent, and one whose report has left since: Sweep or the report's end
+// lists these again.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
-	b.dueRuns++
-	n := 0
-	for ; n < len(b.listed) && len(due) < most; n++ {
-		acc := b.listed[n]
-		acc.isListed = false
-		claimed := acc.reporting.claimedFor == b.dueRuns
-		if !claimed && !acc.isUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
-			due = append(due, acc)
+	left := b.listed[:0]
+	for _, acc := range b.listed {
+		switch {
+		case !acc.isListed: // Claim has taken it off
+		case len(due) >= most:
+			left = append(left, acc)
+		default:
+			acc.isListed = false
+			if !acc.isUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
+				due = append(due, acc)
+			}
 		}
 	}
-	left := copy(b.listed, b.listed[n:])
-	clear(b.listed[left:])
-	b.listed = b.listed[:left]
+	clear(b.listed[len(left):])
+	b.listed = left
 	return due
 }
 

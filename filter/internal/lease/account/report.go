@@ -16,7 +16,7 @@ import (
 //	                 |    or ReportAll                             |
 //	                 +-------------------- Sweep ------------------+
 //
-//	listed     Book.Due returns the account if it must be reported, and no queued ask will report it. What changes it
+//	listed     Book.Due returns the account if it must be reported, unless a queued ask has claimed it. What changes it
 //	           lists it.
 //	under way  An ask has the report. What changes meanwhile is reported after it.
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
@@ -39,16 +39,14 @@ func (acc *Account) List() {
 func (acc *Account) reportAnew() {
 	acc.reporting = reporting{}
 	if !acc.sums.Idle() {
-		acc.mayBeLost = true
+		acc.repeatNs = 0
 		acc.List()
 	}
 }
 
-// mustReport reports whether the service is to hear of the account: it has changed, or the newest report may be lost,
-// or an eighth of the hold has passed.
+// mustReport reports whether the service is to hear of the account: it has changed, or what is held must be repeated.
 func (acc *Account) mustReport(now int64) bool {
-	isDue := acc.mayBeLost || now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
-	return acc.sums.Changed() || !acc.sums.Idle() && isDue
+	return acc.sums.Changed() || !acc.sums.Idle() && now >= acc.repeatNs
 }
 
 // reporting is which asks report an account. The numbers of its reports under way are firstNumber to sums.NewestReport.
@@ -56,9 +54,6 @@ func (acc *Account) mustReport(now int64) bool {
 type reporting struct {
 	firstNumber uint64 // 0 = none is under way
 	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
-	// claimedFor is the run of Book.Due that leaves the account to a queued ask. Only that run heeds it, so nobody has to
-	// clear it.
-	claimedFor uint32
 }
 
 // isUnderWay reports whether a report of the account is under way.
@@ -95,10 +90,11 @@ func (r *Reporter) Account() *Account {
 	return r.made.latest()
 }
 
-// Claim says that a queued ask will report the account: the next run of Book.Due leaves it to the ask.
+// Claim takes the account off the list, because a queued ask will report it. Sweep or the end of the ask lists it
+// again.
 func (r *Reporter) Claim() {
 	if acc := r.Account(); acc != nil {
-		acc.reporting.claimedFor = acc.book.dueRuns + 1
+		acc.isListed = false
 	}
 }
 
@@ -120,8 +116,7 @@ func (r *Reporter) Write(p *quota.Part, now int64) {
 	}
 	p.Report = acc.sums.NewReport(acc.worker, r.number, acc.reporting.askedBefore)
 	acc.reporting.askedBefore = limit.AddSaturating(acc.reporting.askedBefore, p.Waiting)
-	acc.reportedNs = now
-	acc.mayBeLost = false
+	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts
 }
 
 // isUnderWay reports whether its report is under way. Reports that have left since have greater numbers.
