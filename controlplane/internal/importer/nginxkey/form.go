@@ -16,11 +16,10 @@
 //
 // They are found by calls that lead back to formsOf, as the values of a map may have variables too:
 //
-//	formsOf        a text: joins the forms of its variables and of what is between them
-//	  variable     $binary_remote_addr is a part of the request
-//	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that
-//	    lookedUp       one of them. If it is a text, formsOf the one value for it
-//	      formsByPart    it is a part: formsOf each value of the map, for the requests that get it
+//	formsOf     a text: joins the forms of its variables and of what is between them
+//	  variable  $binary_remote_addr is a part of the request
+//	  mapped    $counted is what a map makes of its source: formsOf the source, and then formsOf each value that the
+//	            map has for one of these, for the requests that get it
 //
 // The calls from outside:
 //

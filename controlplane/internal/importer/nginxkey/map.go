@@ -86,36 +86,49 @@ func (v *Variables) mapped(m mapping) (forms []Form, why request.WhyOff) {
 	if m.why != "" {
 		return nil, m.why
 	}
-	sourceForms, why := v.formsOf(m.source)
+	sources, why := v.formsOf(m.source)
 	if why != "" {
 		return nil, why
 	}
-	for _, form := range sourceForms {
-		found, why := v.lookedUp(m, form)
+	for _, of := range sources {
+		values, why := m.valuesFor(of)
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, only(form.Requests, found)...)
-		if len(forms) > maxForms {
-			return nil, tooManyForms
+		for _, value := range values {
+			found, why := v.formsOf(value.text)
+			if why != "" {
+				return nil, why
+			}
+			forms = append(forms, only(of.Requests, only(value.requests, found))...)
+			if len(forms) > maxForms {
+				return nil, tooManyForms
+			}
 		}
 	}
 	return forms, ""
 }
 
-// lookedUp are the forms of what a map or a geo makes of one form of its source.
-func (v *Variables) lookedUp(m mapping, form Form) (forms []Form, why request.WhyOff) {
+// mappedValue is a value that a map or a geo makes, for some of the requests that a form of its source is for.
+type mappedValue struct {
+	text     string
+	requests request.Selection
+}
+
+// valuesFor are the values for a form of the source: one for a text, and those that a part of the request may get.
+func (m *mapping) valuesFor(of Form) (list []mappedValue, why request.WhyOff) {
 	switch {
-	case len(form.Parts) == 0:
-		value, why := m.lookup(form.Text)
-		if why != "" {
-			return nil, why
-		}
-		return v.formsOf(value)
-	case len(form.Parts) == 1 && form.Text == "":
-		return v.formsByPart(m, form.Parts[0])
+	case len(of.Parts) == 0:
+		text, why := m.lookup(of.Text)
+		return []mappedValue{{text: text}}, why
+	case len(of.Parts) > 1 || of.Text != "":
+		return nil, "A map looks up several parts of the request together."
+	case len(m.entries) > maxForms: // each would be compared with each before it
+		return nil, tooManyForms
+	case m.looksUp("request_uri"):
+		return m.valuesByEntry(request.PathWithQuery), ""
 	}
-	return nil, "A map looks up several parts of the request together."
+	return m.valuesByEntry(of.Parts[0].Value()), ""
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
@@ -135,36 +148,8 @@ func (m *mapping) lookup(text string) (value string, why request.WhyOff) {
 	return m.other, ""
 }
 
-// formsByPart are the forms for the values that a part of a request may have.
-func (v *Variables) formsByPart(m mapping, p request.Part) (forms []Form, why request.WhyOff) {
-	if len(m.entries) > maxForms { // each is compared with each before it
-		return nil, tooManyForms
-	}
-	value := p.Value()
-	if m.looksUp("request_uri") {
-		value = request.PathWithQuery
-	}
-	for _, made := range m.valuesFor(value) {
-		found, why := v.formsOf(made.text)
-		if why != "" {
-			return nil, why
-		}
-		forms = append(forms, only(made.requests, found)...)
-		if len(forms) > maxForms {
-			return nil, tooManyForms
-		}
-	}
-	return forms, ""
-}
-
-// mappedValue is what a map or a geo makes of a part, for the requests that get it.
-type mappedValue struct {
-	text     string
-	requests request.Selection
-}
-
-// valuesFor are the values of the entries and the other one. Each has the requests that no earlier entry has.
-func (m *mapping) valuesFor(of request.Value) (list []mappedValue) {
+// valuesByEntry are the values of the entries and the other one. Each has the requests that no earlier entry has.
+func (m *mapping) valuesByEntry(of request.Value) (list []mappedValue) {
 	var earlier []request.Selection
 	for _, e := range m.entries {
 		selections := e.selects(of)
