@@ -72,9 +72,10 @@ func (o Options) RefuseKeys() error {
 
 // reader is what the imports have in common: the draft, the options, and what is to be remembered of what was read.
 type reader struct {
-	*draft.Draft
-	options Options
-	keys    *keyParts
+	*draft.Findings // of the draft
+	draft           *draft.Draft
+	options         Options
+	keys            *keyParts
 
 	decoded     map[*policy.Node]proto.Message // by decode. A note about an object names the first place that has it
 	descriptors int                            // how many descriptorsOf has made: see maxDescriptors
@@ -88,7 +89,7 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{Draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
+	r := &reader{Findings: d.Findings, draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
 	err = run(r)
 	r.noteGuesses()
 	err = cmp.Or(d.Err(), err)

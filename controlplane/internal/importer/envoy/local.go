@@ -37,7 +37,7 @@ func (r *reader) readLocal(file *source.Document) error {
 	if err := imp.addRules(s); err != nil {
 		return err
 	}
-	if r.IsEmpty() && r.Err() == nil {
+	if r.draft.IsEmpty() && r.Err() == nil {
 		envoyfile.RefuseTyposOfLimits(r.Findings, in)
 		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
 	}
@@ -248,7 +248,7 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 // request comes to.
 func (imp *localImport) addConfig(c *localConfig) error {
 	enforced := imp.readEnforcement(c.filter, c, c.at, 0, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
+	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
 		imp.Note(c.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
@@ -275,7 +275,7 @@ func (imp *localImport) addConfig(c *localConfig) error {
 				isBucketReached = true
 			}
 		}
-		imp.AddEnforced(*enforced, rules...)
+		imp.draft.AddEnforced(*enforced, rules...)
 	}
 	if !isBucketReached {
 		imp.NoteNoRequest(bucket.At, c.bucketName())

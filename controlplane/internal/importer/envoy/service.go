@@ -36,15 +36,15 @@ func (r *reader) readService(files []*source.Document) error {
 		return err
 	}
 	levels := descriptor.ServiceLevels(r.levelsOf(configs))
-	descriptor.NoteEachEnvoy(r.Draft)
+	descriptor.NoteEachEnvoy(r.draft)
 	sent, enforced, err := r.whatEnvoySends(domain, levels.List)
 	if err != nil {
 		return err
 	}
 	limited := levels.Rules(r.Findings, sent)
 	levels.NoteUnreached(r.Findings, limited)
-	r.Domain = domain
-	r.AddEnforced(*enforced, limited.Rules...)
+	r.draft.Domain = domain
+	r.draft.AddEnforced(*enforced, limited.Rules...)
 	return nil
 }
 
