@@ -8,6 +8,7 @@ package allot
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
@@ -63,14 +64,36 @@ const (
 type Allotment struct {
 	Units     uint32            // that the subject may take
 	EndNs     int64             // until when it may, by the monotonic clock
-	Denied    bool              // too few units are left
-	HeldBack  bool              // of a denial: enough would be left, if less were held
-	Blocked   bool              // of a denial: the key was blocked before
+	Denial    Denial            // why it may take none
 	WaitNs    int64             // of a denial: until the cost passes, or limit.Never
 	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
+// Denial is why the service denies.
+type Denial uint8
+
+// The denials.
+const (
+	NotDenied Denial = iota
+	Denied           // too few units are left
+	HeldBack         // too few are left, and enough would be if less were held
+	Blocked          // the key was blocked before
+)
+
+// DenialOf is that of a grant.
+func DenialOf(g *quota.Grant) Denial {
+	switch {
+	case !g.Denied:
+		return NotDenied
+	case g.Blocked:
+		return Blocked
+	case g.HeldBack:
+		return HeldBack
+	}
+	return Denied
+}
+
 // Decides reports whether it decides about the cost. EndNs is of units: a denial decides at any time.
 func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
-	return a.Denied || a.Units >= cost && nowNs < a.EndNs
+	return a.Denial != NotDenied || a.Units >= cost && nowNs < a.EndNs
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // An allotment decides if it denies, or if it has the units and their time is not over.
@@ -16,8 +18,16 @@ func TestWhetherAnAllotmentDecides(t *testing.T) {
 		{Allotment{Units: 2, EndNs: 9}, true},
 		{Allotment{Units: 1, EndNs: 9}, false},
 		{Allotment{Units: 2, EndNs: 8}, false},
-		{Allotment{Denied: true}, true},
+		{Allotment{Denial: Denied}, true},
 	} {
 		require.Equal(t, tc.decides, tc.of.Decides(2, 8), "%+v", tc.of)
 	}
+}
+
+// A denial of the service is a block before it is units that others hold, and that before it is a limit.
+func TestWhatTheServiceDeniesBy(t *testing.T) {
+	require.Equal(t, NotDenied, DenialOf(&quota.Grant{Blocked: true, HeldBack: true}))
+	require.Equal(t, Denied, DenialOf(&quota.Grant{Denied: true}))
+	require.Equal(t, HeldBack, DenialOf(&quota.Grant{Denied: true, HeldBack: true}))
+	require.Equal(t, Blocked, DenialOf(&quota.Grant{Denied: true, HeldBack: true, Blocked: true}))
 }

@@ -48,25 +48,19 @@ func isKnown(s *decide.Subject) bool {
 // byAllotment decides by what the service has said to the request.
 func byAllotment(s *decide.Subject, said *allot.Allotment) decide.Finding {
 	s.Quota.Standings = said.Standings
-	if said.Denied {
-		return deniedFor(s, said.WaitNs, denialOf(said))
+	switch said.Denial {
+	case allot.Denied:
+		return deniedFor(s, said.WaitNs, decide.Denied)
+	case allot.HeldBack:
+		return deniedFor(s, said.WaitNs, decide.HeldBack)
+	case allot.Blocked:
+		return deniedFor(s, said.WaitNs, decide.Blocked)
 	}
 	s.Quota.From = decide.Allotted
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
 	return decide.Finding{Found: decide.HasRoom}
-}
-
-// denialOf is the outcome of an allotment that denies.
-func denialOf(said *allot.Allotment) decide.Found {
-	switch {
-	case said.Blocked:
-		return decide.Blocked
-	case said.HeldBack:
-		return decide.HeldBack
-	}
-	return decide.Denied
 }
 
 // deniedFor is a denial of a request that passes after a wait, or never if that is limit.Never.

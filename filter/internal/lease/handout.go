@@ -67,7 +67,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 	h := &handout{
 		part: p, account: p.Reporter.Account(), grant: grant, isValid: isValid, cameNs: trip.CameNs,
 		told: allot.Allotment{
-			EndNs: endNs, Denied: grant.Denied, HeldBack: grant.HeldBack, Blocked: grant.Blocked, WaitNs: waitNs,
+			EndNs: endNs, Denial: allot.DenialOf(grant), WaitNs: waitNs,
 			Standings: p.standings(grant, trip.CameNs),
 		},
 		rest: leased.GrantLeft{
@@ -203,9 +203,9 @@ func (h *handout) blockedUntilNs() int64 {
 // rule has begun the block, and all others are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
 	h.tell(s, 0)
-	if h.blockNs > 0 && !h.told.Blocked {
+	if h.blockNs > 0 && h.told.Denial != allot.Blocked {
 		s.Rule.Metrics.BlocksBegun++
-		h.told.Blocked = true
+		h.told.Denial = allot.Blocked
 	}
 }
 
