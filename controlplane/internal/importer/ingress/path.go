@@ -106,7 +106,7 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 // noteUnlistedPaths notes that a host of a limited Ingress has paths of no Ingress. In ingress-nginx a default backend
 // answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
 func (imp *ingressImport) noteUnlistedPaths() {
-	areListed := map[string]bool{allOthers: true} // by host: all its paths; allOthers is of no Ingress with rules
+	areListed := map[string]bool{allOthers: true} // all paths of a host; the rest of allOthers has no limit there either
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
 			areListed[p.host] = areListed[p.host] || p.path.Matches("/ a path/that nobody lists")

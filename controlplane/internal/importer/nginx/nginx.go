@@ -25,8 +25,8 @@
 //	Read: readHTTP                                    nginx.go
 //	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
-//	  scope.plans                                     for which requests the limits of each scope are (scope.go)
-//	  addRules: addLimit, addRule                     a rule of each limit and form of its key (rules.go)
+//	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key (rules.go)
+//	    scope.plans                                   for which requests the limits of each scope are (scope.go)
 //	    nginxkey.Variables.Counted                    the forms of a key
 //
 // Tests are in the folder above too: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
@@ -36,7 +36,6 @@ package nginx
 import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
@@ -139,12 +138,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 	if n.Err() != nil {
 		return
 	}
-	for _, m := range modules {
-		for _, p := range http.plans(m, request.Selection{}) {
-			n.addRules(p)
-		}
-	}
-	n.noteZones()
+	n.noteZones(n.addRules(http))
 	n.SortByLine()
 }
 

@@ -23,7 +23,6 @@ type zone struct {
 	key           string
 	capacity      uint64 // 0 = the default
 	at            source.Place
-	used          []draft.Numbers // by its limits, each once
 }
 
 // zoneID names a zone: each module has its own.
@@ -100,18 +99,27 @@ func capacityOf(size string) uint64 {
 	return 0
 }
 
-// addRules makes the rules of a plan.
-func (n *reader) addRules(p plan) {
-	for _, d := range p.limits.list {
-		n.addLimit(p, d)
+// addRules makes the rules of all plans. It returns the numbers of the limits that use a zone, each once.
+func (n *reader) addRules(http *scope) (used map[*zone][]draft.Numbers) {
+	used = map[*zone][]draft.Numbers{}
+	for _, m := range modules {
+		for _, p := range http.plans(m, request.Selection{}) {
+			for _, d := range p.limits.list {
+				if z, numbers := n.addLimit(p, d); !slices.Contains(used[z], numbers) {
+					used[z] = append(used[z], numbers)
+				}
+			}
+		}
 	}
+	return used
 }
 
-// addLimit makes the rules of one limit of a plan: one for each form that its key has.
-func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
+// addLimit makes the rules of one limit of a plan: one for each form that its key has. It returns the zone, or nil, and
+// the numbers of the limit.
+func (n *reader) addLimit(p plan, d *nginxconf.Directive) (*zone, draft.Numbers) {
 	z := n.zoneOf(p.module, d)
 	if z == nil {
-		return
+		return nil, draft.Numbers{}
 	}
 	limit := &draft.Limit{Numbers: z.Numbers, Shadow: p.limits.dryRun, At: source.PlaceOf(d)}
 	if p.limits.dryRun && len(p.limits.list) > 1 {
@@ -123,12 +131,10 @@ func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
 	} else {
 		n.readLimitConn(limit, d)
 	}
-	if !slices.Contains(z.used, limit.Numbers) {
-		z.used = append(z.used, limit.Numbers)
-	}
 	for _, f := range n.variables.Counted(z.key) {
 		n.addRule(p, z, limit, f)
 	}
+	return z, limit.Numbers
 }
 
 // zoneOf is the zone that a limit names; nil, and a problem, if there is none of the module.
@@ -234,14 +240,14 @@ const policyStatus = 429
 
 // noteZones notes the zones that no limit uses, or limits with other numbers than each other's. It goes by their
 // names, so that the notes of one line always come in one order.
-func (n *reader) noteZones() {
+func (n *reader) noteZones(used map[*zone][]draft.Numbers) {
 	byName := func(a, b zoneID) int { return cmp.Or(cmp.Compare(a.of, b.of), cmp.Compare(a.name, b.name)) }
 	for _, id := range slices.SortedFunc(maps.Keys(n.zones), byName) {
 		z := n.zones[id]
 		switch {
-		case len(z.used) == 0:
+		case len(used[z]) == 0:
 			n.Note(z.at, "no limit uses the zone "+z.name)
-		case len(z.used) > 1:
+		case len(used[z]) > 1:
 			n.Note(z.at, "nginx counts all requests of the zone "+z.name+" together. Here those with another burst or "+
 				"limit count apart.")
 		}
