@@ -15,8 +15,7 @@ type location struct {
 	modifier string // =, ^~, ~, ~* or empty
 	text     string
 	block    []*nginxconf.Directive
-	path     request.Pattern   // of the paths that fit; any if it is an expression that RE2 has not
-	requests request.Selection // with these paths
+	path     request.Pattern // of the paths that fit; AnyValue if it is an expression that RE2 has not
 }
 
 // readLocations are the scopes of the locations of a block. The block is besideRegex if a location around it has
@@ -48,12 +47,10 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	for i, d := range blocks {
 		modifier, text := splitLocation(d)
 		label := "location " + strings.Join(d.Args, " ")
-		l := &location{label: label, index: i, modifier: modifier, text: text, block: d.Block}
-		if text != "" && text[0] != '/' && !l.isRegex() {
-			continue
+		l := &location{label, i, modifier, text, d.Block, pathOf(modifier, text)}
+		if text == "" || text[0] == '/' || l.isRegex() {
+			list = append(list, l)
 		}
-		l.readPath()
-		list = append(list, l)
 	}
 	return list
 }
@@ -71,26 +68,19 @@ func splitLocation(d *nginxconf.Directive) (modifier, text string) {
 	return "", d.Arg(0)
 }
 
-// readPath reads which paths fit the location.
-func (l *location) readPath() {
-	switch {
-	case l.isRegex():
-		path, ok := request.Searched(l.text, l.modifier == "~*")
-		l.path = path
-		if !ok {
-			l.requests.TurnOff(request.NoMatch("RE2 has no expression like " + l.text))
-		}
-	case l.modifier == "=":
-		l.path = request.Exact(l.text)
-	default:
-		l.path = request.Prefix(l.text, false)
+// pathOf is the pattern of the paths that fit a location.
+func pathOf(modifier, text string) request.Pattern {
+	switch modifier {
+	case "~", "~*":
+		path, _ := request.Searched(text, modifier == "~*")
+		return path
+	case "=":
+		return request.Exact(text)
 	}
-	if l.path != request.AnyPath {
-		l.requests.Require(request.FullPath.Value(), l.path)
-	}
+	return request.Prefix(text, false)
 }
 
-func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
+func (l *location) isRegex() bool { return l.modifier == "~" || l.modifier == "~*" }
 
 // hole is where expressions hold again below a prefix with ^~: a longer prefix without it. Beside ^~ /s and /s/t the
 // expression ~ x$ holds for /s/tx, but not for /sx. No exemption can say that.
@@ -111,12 +101,17 @@ func holesIn(list []*location) (holes []hole) {
 }
 
 // selection is for the requests that nginx gives to the location if no other one wins. No match has those of an
-// expression which nginx tries before the expressions of locations around it, or which holds in a hole. One hole is
-// enough.
-func (l *location) selection(besideRegex bool, holes []hole) request.Selection {
-	s := l.requests
+// expression that RE2 has not, or which nginx tries before the expressions of locations around it, or which holds in a
+// hole. One hole is enough.
+func (l *location) selection(besideRegex bool, holes []hole) (s request.Selection) {
+	if l.path != request.AnyPath {
+		s.Require(request.FullPath.Value(), l.path)
+	}
 	if !l.isRegex() {
 		return s
+	}
+	if l.path.Kind() == request.AnyValue {
+		s.TurnOff(request.NoMatch("RE2 has no expression like " + l.text))
 	}
 	if besideRegex {
 		s.TurnOff(request.NoMatch("nginx tries it before the expressions of the locations around it"))
