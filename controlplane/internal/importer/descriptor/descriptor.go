@@ -138,24 +138,26 @@ func (l *Level) Name() string {
 
 // Levels are those of a configuration, with the search of its limiter through them.
 type Levels struct {
-	List   []*Level
-	search func(entries []Entry) []*leaf
+	List     []*Level
+	search   func(entries []Entry) []*leaf
+	enforced draft.Enforcement // how the filter enforces their limits
 }
 
 // ServiceLevels are searched as envoyproxy/ratelimit does.
-func ServiceLevels(list []*Level) *Levels {
+func ServiceLevels(list []*Level, enforced draft.Enforcement) *Levels {
 	// A descriptor meets only levels with the key of its first entry. To search all of them for each would take long.
 	byKey := map[string][]*Level{}
 	for _, l := range list {
 		key := l.Pairs[0].Key
 		byKey[key] = append(byKey[key], l)
 	}
-	return &Levels{list, func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }}
+	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }
+	return &Levels{list, search, enforced}
 }
 
 // LocalLevels are searched as Envoy's local filter does.
-func LocalLevels(list []*Level) *Levels {
-	return &Levels{list, func(entries []Entry) []*leaf { return localLeaves(list, entries) }}
+func LocalLevels(list []*Level, enforced draft.Enforcement) *Levels {
+	return &Levels{list, func(entries []Entry) []*leaf { return localLeaves(list, entries) }, enforced}
 }
 
 // Limited are the limits of the requests that have some descriptors.
@@ -186,7 +188,7 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) *Limited {
 		for _, l := range ls.unsureOf(d) {
 			found.unsure[l] = true
 		}
-		found.Rules = append(found.Rules, d.rulesOfLeaves(to, leaves)...)
+		found.Rules = append(found.Rules, d.rulesOfLeaves(to, leaves, ls.enforced)...)
 	}
 	return found
 }

@@ -22,9 +22,10 @@ import (
 //	  limits: [10/minute]
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    overrideFor: alice is the leaf before it
-func (d *Descriptor) makeRule(to *draft.Findings, l *plannedLeaf) *draft.Rule {
+func (d *Descriptor) makeRule(to *draft.Findings, l *plannedLeaf, enforced draft.Enforcement) *draft.Rule {
 	t := draft.Terms{
 		Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit, Requests: d.Requests, Cost: d.Cost,
+		Enforcement: enforced,
 	}
 	if l.mixed != nil {
 		t.Requests.TurnOff(request.WhyOff("Hosts are compared without their port and case here, so its requests " +

@@ -18,11 +18,13 @@ import (
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
+func (d *Descriptor) rulesOfLeaves(
+	to *draft.Findings, leaves []*leaf, enforced draft.Enforcement,
+) (list []*draft.Rule) {
 	byFile := func(a, b *plannedLeaf) int { return cmp.Compare(a.level.Order, b.level.Order) }
 	for _, l := range slices.SortedStableFunc(slices.Values(plan(leaves)), byFile) {
 		if l.hasRule() {
-			list = append(list, d.makeRule(to, l))
+			list = append(list, d.makeRule(to, l, enforced))
 		}
 	}
 	if len(list) == 0 { // else its rules say why they are off

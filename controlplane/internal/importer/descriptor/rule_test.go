@@ -15,7 +15,7 @@ import (
 func written(t *testing.T, user request.Value, levels []*Level) string {
 	d := draft.New("levels", "f", policy.ScopeProxy)
 	sent := Descriptor{Entries: []Entry{{Key: "user", Value: user}}}
-	d.Add(ServiceLevels(levels).Rules(d.Findings, []Descriptor{sent}).Rules...)
+	d.Add(ServiceLevels(levels, draft.Enforcement{}).Rules(d.Findings, []Descriptor{sent}).Rules...)
 	made, err := d.Finish()
 	require.NoError(t, err)
 	_, rules, _ := strings.Cut(string(made.Policy), "rules:\n")

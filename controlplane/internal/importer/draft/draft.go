@@ -3,8 +3,7 @@
 //
 //	New            a draft without rules                                 draft.go
 //	NewRule        makes a rule of what the reader says: its Terms       rule.go
-//	Draft.Add      adds rules, in the order of the file. For a filter    draft.go
-//	               of Envoy AddEnforced does, with its Enforcement
+//	Draft.Add      adds rules, in the order of the file                  draft.go
 //	Findings       what the user should know, and what makes the import  draft.go
 //	               fail: for functions that add no rules
 //	Draft.Finish   names the rules, gives them their counters, writes    finish.go
@@ -40,16 +39,8 @@ func New(from, file string, scope policy.Scope) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
 }
 
-// Add adds rules of a limiter that has no Enforcement.
-func (d *Draft) Add(list ...*Rule) { d.AddEnforced(Enforcement{}, list...) }
-
-// AddEnforced adds rules of a filter of Envoy, and gives them what it says.
-func (d *Draft) AddEnforced(e Enforcement, list ...*Rule) {
-	for _, r := range list {
-		r.enforce(e)
-	}
-	d.rules = append(d.rules, list...)
-}
+// Add adds rules.
+func (d *Draft) Add(list ...*Rule) { d.rules = append(d.rules, list...) }
 
 // IsEmpty reports whether there are no rules yet.
 func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }

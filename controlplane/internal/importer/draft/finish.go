@@ -230,7 +230,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Match: t.Requests.Match(), Exempt: r.exempt, Key: r.key(),
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
-		Response: cmp.Or(r.enforcement.Response, t.Response),
+		Response: t.Enforcement.Response,
 	}
 	switch {
 	case r.doesNothing():
@@ -238,7 +238,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 	case r.isShadow():
 		text.Mode = string(policy.ModeShadow)
 	case r.deniesShare():
-		text.EnforcePercent = r.enforcement.Percent
+		text.EnforcePercent = t.Enforcement.Percent
 	}
 	n := request.Encoded(text)
 	var comments []string

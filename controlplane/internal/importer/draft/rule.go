@@ -19,13 +19,13 @@ type Terms struct {
 	Limit    *Limit
 	Requests request.Selection
 
-	Key        []request.Part
-	Overrides  []Override
-	Cost       uint64 // 0 = 1
-	Capacity   uint64 // 0 = the default of policies
-	MissingKey string
-	Response   *Response
-	CountsBy   LimitID // the zero one = the place of the limit
+	Key         []request.Part
+	Overrides   []Override
+	Cost        uint64 // 0 = 1
+	Capacity    uint64 // 0 = the default of policies
+	MissingKey  string
+	CountsBy    LimitID // the zero one = the place of the limit
+	Enforcement Enforcement
 }
 
 // countsDenied reports whether denied requests count. Envoy's limiters with windows count a request before they
@@ -40,9 +40,9 @@ type LimitID struct {
 	Key string // what else tells the counters of a limit apart
 }
 
-// Enforcement is what a filter of Envoy says of all its rules. Those of all other limiters have an empty one.
+// Enforcement is what a limiter says of all its rules.
 type Enforcement struct {
-	Disabled bool   // the filter does nothing, so its rules do nothing either
+	Disabled bool   // the limiter does nothing, so its rules do nothing either
 	Shadow   bool   // it counts, and denies nothing
 	Percent  uint64 // of its keys that a rule denies, from 1 to 99; 0 = all
 	Response *Response
@@ -57,14 +57,13 @@ type Enforcement struct {
 type Rule struct {
 	findings *Findings
 
-	terms       Terms
-	exempt      []request.Match // as the policy has them
-	isOff       bool            // a policy cannot say it: a comment says why
-	comments    []string        // those of the filter too, once it is enforced
-	enforcement Enforcement     // set by enforce
+	terms    Terms
+	exempt   []request.Match // as the policy has them
+	isOff    bool            // a policy cannot say it: a comment says why
+	comments []string
 }
 
-// NewRule makes a rule. Draft.Add and AddEnforced add it.
+// NewRule makes a rule. Draft.Add adds it.
 func NewRule(to *Findings, t Terms) *Rule {
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.CountsBy = cmp.Or(t.CountsBy, LimitID{At: t.Limit.At})
@@ -81,19 +80,14 @@ func NewRule(to *Findings, t Terms) *Rule {
 		r.turnOff(request.WhyOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + "."))
 	}
-	return r
-}
-
-// enforce gives the rule what its filter says.
-func (r *Rule) enforce(e Enforcement) {
-	r.enforcement = e
-	for _, text := range e.Comments {
+	for _, text := range t.Enforcement.Comments {
 		r.addComment(text)
 	}
-	if r.deniesShare() && len(r.key()) == 0 && !r.terms.Limit.Shadow {
-		r.comment(r.terms.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
+	if r.deniesShare() && len(r.key()) == 0 && !t.Limit.Shadow {
+		r.comment(t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
 			"it is shadow.")
 	}
+	return r
 }
 
 // comment adds a comment, and the note NAME: TEXT.
@@ -116,23 +110,23 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
-// doesNothing reports whether the rule is off, or its filter is disabled.
-func (r *Rule) doesNothing() bool { return r.isOff || r.enforcement.Disabled }
+// doesNothing reports whether the rule is off, or its limiter is disabled.
+func (r *Rule) doesNothing() bool { return r.isOff || r.terms.Enforcement.Disabled }
 
 // isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
 func (r *Rule) isShadow() bool {
-	return r.terms.Limit.Shadow || r.enforcement.Shadow || r.deniesShare() && len(r.key()) == 0
+	return r.terms.Limit.Shadow || r.terms.Enforcement.Shadow || r.deniesShare() && len(r.key()) == 0
 }
 
 // deniesShare reports whether the rule denies for some percent of its keys alone.
-func (r *Rule) deniesShare() bool { return r.enforcement.Percent != 0 }
+func (r *Rule) deniesShare() bool { return r.terms.Enforcement.Percent != 0 }
 
 // key is the rule's key, as the policy has it.
-func (r *Rule) key() []request.Part { return slices.Concat(r.enforcement.Key, r.terms.Key) }
+func (r *Rule) key() []request.Part { return slices.Concat(r.terms.Enforcement.Key, r.terms.Key) }
 
 // overrides are those of the rule, with a pattern for each part of its key.
 func (r *Rule) overrides() (list []Override) {
-	all := slices.Repeat([]string{"*"}, len(r.enforcement.Key))
+	all := slices.Repeat([]string{"*"}, len(r.terms.Enforcement.Key))
 	for _, o := range r.terms.Overrides {
 		list = append(list, Override{Patterns: slices.Concat(all, o.Patterns), Limit: o.Limit})
 	}
@@ -179,7 +173,7 @@ func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 //	key: a query parameter, a cookie or a property      not ok: no match asks for these
 //	lets some keys pass by an override                  not ok
 //	is off                                              not ok
-//	of a filter that is disabled                        as if it were on: the caller's rule is of that filter too
+//	of a limiter that is disabled                       as if it were on: the caller's rule is of that limiter too
 func (r *Rule) limitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
 	if r.isOff || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||

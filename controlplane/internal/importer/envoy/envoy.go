@@ -15,7 +15,6 @@
 //	        sentFor, byRoute, sentBy                  by whose rate_limits it sends there (ratelimits.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
-//	  draft.Draft.AddEnforced                         for which share of requests, and the response
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  configsOf: ownReaches, configFor                where the filter's configuration holds, and where a route's
@@ -24,7 +23,6 @@
 //	    readLevels, readBucket                        its limits
 //	    descriptorsFor                                as above: guess, or sentBy and descriptorsOf
 //	    descriptor.Levels.Rules
-//	    draft.Draft.AddEnforced
 //
 // The reader has what is the same for both. Messages are decoded strictly: a field that Envoy's types lack is an error.
 //

@@ -256,7 +256,7 @@ func (imp *localImport) addConfig(c *localConfig) error {
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		imp.countEachConnection(enforced, c.at)
 	}
-	levels := descriptor.LocalLevels(imp.readLevels(c))
+	levels := descriptor.LocalLevels(imp.readLevels(c), *enforced)
 	bucket := imp.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
 	isBucketReached := bucket == nil
 	var all []*descriptor.Limited
@@ -269,13 +269,15 @@ func (imp *localImport) addConfig(c *localConfig) error {
 		all = append(all, limited)
 		rules := limited.Rules
 		if bucket != nil {
-			t := draft.Terms{Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests}
+			t := draft.Terms{
+				Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests, Enforcement: *enforced,
+			}
 			if c.takesAll() || t.ExemptLimited(rules, limited.AreAll()) {
 				rules = append([]*draft.Rule{draft.NewRule(imp.Findings, t)}, rules...)
 				isBucketReached = true
 			}
 		}
-		imp.draft.AddEnforced(*enforced, rules...)
+		imp.draft.Add(rules...)
 	}
 	if !isBucketReached {
 		imp.NoteNoRequest(bucket.At, c.bucketName())

@@ -35,16 +35,17 @@ func (r *reader) readService(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	levels := descriptor.ServiceLevels(r.levelsOf(configs))
+	list := r.levelsOf(configs)
 	descriptor.NoteEachEnvoy(r.draft)
-	sent, enforced, err := r.whatEnvoySends(domain, levels.List)
+	sent, enforced, err := r.whatEnvoySends(domain, list)
 	if err != nil {
 		return err
 	}
+	levels := descriptor.ServiceLevels(list, *enforced)
 	limited := levels.Rules(r.Findings, sent)
 	levels.NoteUnreached(r.Findings, limited)
 	r.draft.Domain = domain
-	r.draft.AddEnforced(*enforced, limited.Rules...)
+	r.draft.Add(limited.Rules...)
 	return nil
 }
 

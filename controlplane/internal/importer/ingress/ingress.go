@@ -197,8 +197,9 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		imp.Add(draft.NewRule(imp.Findings, draft.Terms{
 			Name: name, At: at, Limit: &draft.Limit{Numbers: numbers, At: at}, Requests: s,
-			Key:      []request.Part{request.ClientIP},
-			Response: &draft.Response{Status: 503}, // the default of limit-req-status-code and limit-conn-status-code
+			Key: []request.Part{request.ClientIP},
+			// The default of limit-req-status-code and limit-conn-status-code:
+			Enforcement: draft.Enforcement{Response: &draft.Response{Status: 503}},
 		}))
 	}
 }

@@ -205,7 +205,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 		CountsBy: draft.LimitID{At: z.at, Numbers: limit.Numbers, Key: f.Text},
 	}
 	if p.limits.status != policyStatus {
-		t.Response = &draft.Response{Status: uint32(p.limits.status)}
+		t.Enforcement.Response = &draft.Response{Status: uint32(p.limits.status)}
 	}
 	if countsWithMissing(f) {
 		t.MissingKey = string(policy.MissingShare)
