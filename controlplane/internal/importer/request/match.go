@@ -16,6 +16,23 @@ import (
 // 10.0.0.0/8 has all addresses of the network. Where a limiter compares descriptors, both are texts.
 type Match map[partID][]Pattern
 
+// canMatch reports whether a match can have a pattern of the part, as translate has made it.
+func (p Part) canMatch(v Pattern) bool {
+	switch p.Kind {
+	case KindPath, KindHeader:
+		return true
+	case KindMethod:
+		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case KindHost:
+		hosts, ok := HostPattern(v.text)
+		return ok && v == hosts
+	case KindClientIP:
+		return v.kind == Exactly
+	case KindQuery, KindCookie, KindProperty:
+	}
+	return false
+}
+
 // within reports whether every request whose part fits p fits q. It is as sure as that of patterns.
 func (id partID) within(p, q Pattern) bool {
 	switch id.kind {

@@ -23,6 +23,38 @@ func HostPattern(name string) (p Pattern, ok bool) {
 	return p, HasOnly(strings.ToLower(host), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && host[0] != '.'
 }
 
+// ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
+// match has them: condition makes that which no match can say, of the name's index.
+func ToHosts(names []string, condition func(i int) string) (s Selection) {
+	var list []Pattern
+	for i, name := range names {
+		p, ok := HostPattern(name)
+		if !ok {
+			s.TurnOff(NoMatch(condition(i)))
+		}
+		list = append(list, p)
+	}
+	if !s.IsOff() {
+		s.Require(Host.Value(), list...)
+	}
+	return s
+}
+
+// translateHost is Value.translate for a host.
+func translateHost(p Pattern) translation {
+	said := translation{Pattern: p}
+	switch {
+	case p.kind == WithWildcards && strings.Contains(p.text, ":"):
+		said.whyOff = NoMatch("the host is " + p.text)
+	case p.kind == Exactly:
+		said.text = WithoutPort(p.text)
+		if said.text != p.text {
+			said.comment = "The host " + p.text + " is compared without its port here."
+		}
+	}
+	return said
+}
+
 // WithoutPort cuts ":8080" from a host.
 func WithoutPort(text string) string {
 	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
@@ -71,4 +103,34 @@ func IsNetworkWithin(network, wide string) bool {
 	narrow, isNarrow := NetworkOf(network)
 	wider, isWider := NetworkOf(wide)
 	return isNarrow && isWider && wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)
+}
+
+// translateAddress is Value.translate for the client's address.
+func translateAddress(p Pattern) translation {
+	if p.kind != Exactly {
+		return translation{Pattern: p}
+	}
+	network, ok := NetworkPattern(p.text)
+	if !ok {
+		return translation{whyOff: ClientIP.noCondition()}
+	}
+	return translation{Pattern: network}
+}
+
+// isNoAddress reports whether no client's address has the text, as 10.1.2.3/16: what a limiter masks is 10.1.0.0/16.
+func (v Value) isNoAddress(text string) bool {
+	network, ok := NetworkOf(text)
+	masked, err := netip.ParsePrefix(text)
+	hasLength := err == nil
+	bits := v.Part.V6
+	if network.Addr().Is4() {
+		bits = v.Part.V4
+	}
+	switch {
+	case !ok, hasLength && masked != masked.Masked():
+		return true
+	case v.as == asNetwork:
+		return false
+	}
+	return network.Bits() != bits || hasLength != (v.as == withLength)
 }

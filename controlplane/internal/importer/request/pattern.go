@@ -1,9 +1,7 @@
 package request
 
 import (
-	"errors"
 	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -35,14 +33,6 @@ func Wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 
 // Expression fits what RE2 matches as a whole.
 func Expression(text string) Pattern { return Pattern{ByExpression, text} }
-
-// ParseExpression is the expression that a file has, or why it is none.
-func ParseExpression(text string) (Pattern, error) {
-	if _, err := regexp.Compile(text); err != nil || text == "" {
-		return Pattern{}, errors.New(strconv.Quote(text) + " is not a regular expression of RE2")
-	}
-	return Expression(unquoted(text)), nil
-}
 
 // The patterns that need no text.
 var (
@@ -161,9 +151,9 @@ func fitsWildcards(parts []string, text string) bool {
 	return true
 }
 
-// LiteralPrefix is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
+// literalPrefix is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
 // in /a*, two such patterns have no value in common, or one has all of the other's.
-func (p Pattern) LiteralPrefix() (text string, isAll bool) {
+func (p Pattern) literalPrefix() (text string, isAll bool) {
 	switch p.kind {
 	case Exactly, PathOrBelow:
 		return p.text, true
@@ -184,8 +174,8 @@ func (p Pattern) Within(q Pattern) bool {
 	case p.kind == Exactly:
 		return q.Matches(p.text)
 	}
-	begin, _ := p.LiteralPrefix()
-	wider, isAll := q.LiteralPrefix()
+	begin, _ := p.literalPrefix()
+	wider, isAll := q.literalPrefix()
 	switch {
 	case begin == "" || !isAll:
 		return false
@@ -199,8 +189,8 @@ func (p Pattern) Within(q Pattern) bool {
 // and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong
 // limit.
 func (p Pattern) Apart(q Pattern) bool {
-	begin, isAll := p.LiteralPrefix()
-	other, isAllOther := q.LiteralPrefix()
+	begin, isAll := p.literalPrefix()
+	other, isAllOther := q.literalPrefix()
 	switch {
 	case p.kind == Exactly:
 		return !q.Matches(p.text)
@@ -235,39 +225,4 @@ func (p Pattern) notation(of Part) string {
 		return p.text
 	}
 	return "~" + p.Regexp()
-}
-
-// isNoPath reports whether no path fits: each begins with a /, or is the * of OPTIONS. Of an expression it is unknown.
-func (p Pattern) isNoPath() bool {
-	begins := strings.HasPrefix(p.text, "/") || p.kind == WithWildcards && strings.HasPrefix(p.text, "*")
-	return !begins && p != Exact("*") && p.kind != AnyValue && p.kind != ByExpression
-}
-
-// queryUse is what a query has to do with a pattern of :path.
-type queryUse uint8
-
-const (
-	ignoresQuery queryUse = iota // nothing: what fits without one fits with any, and the other way round
-	meetsQuery                   // it makes a difference, though the pattern is for a path: /a does not fit /a?b
-	asksForQuery                 // the pattern asks for one, or for a part of one, or may do so
-)
-
-// ofPath is the pattern of the path for one of :path, which has the query too. There is none if it asksForQuery.
-func (p Pattern) ofPath() (path Pattern, use queryUse) {
-	switch p.kind {
-	case Exactly:
-		if strings.ContainsAny(p.text, "?#") {
-			return p, asksForQuery
-		}
-		return p, meetsQuery
-	case WithWildcards:
-		begin, isAll := p.LiteralPrefix()
-		if !isAll || strings.ContainsAny(begin, "?#") {
-			return p, asksForQuery
-		}
-	case ByExpression:
-		return ofPathExpression(p.text)
-	case AnyValue, PathOrBelow, Missing:
-	}
-	return p, ignoresQuery
 }

@@ -1,14 +1,22 @@
 package request
 
 import (
+	"errors"
 	"regexp"
 	"regexp/syntax"
-	"slices"
+	"strconv"
 	"strings"
-	"unicode"
 )
 
-// This file changes expressions by their text, as a policy matches a whole path, without its query.
+// This file changes expressions by their text, as a policy matches a whole text.
+
+// ParseExpression is the expression that a file has, or why it is none.
+func ParseExpression(text string) (Pattern, error) {
+	if _, err := regexp.Compile(text); err != nil || text == "" {
+		return Pattern{}, errors.New(strconv.Quote(text) + " is not a regular expression of RE2")
+	}
+	return Expression(unquoted(text)), nil
+}
 
 // Searched is the pattern for the texts in which an expression has a match, as nginx searches them. It is not ok if RE2
 // has no such expression.
@@ -50,104 +58,6 @@ func unquoted(text string) string {
 		return text
 	}
 	return re.String()
-}
-
-// ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
-// any query; elsewhere it may take a part of one.
-//
-//	:path                       path              use
-//	/a.*                        /a.*              ignoresQuery
-//	/a(\?.*)?                   /a                ignoresQuery
-//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow of /a     ignoresQuery
-//	/a                          /a                meetsQuery: of /a?b the path fits, and :path does not
-//	/a|/b.*                     /a|/b.*           meetsQuery: the .* is behind /b alone, not behind /a
-//	/a|/b(\?.*)?                /a|/b             meetsQuery: as above
-//	/a[^/].*                    /a[^/].*          meetsQuery: of /a?b :path fits, and the path does not
-//	/a\?b=.*                    none              asksForQuery
-//	/a[/?].*                    none              asksForQuery
-func ofPathExpression(text string) (path Pattern, use queryUse) {
-	text, _ = cutBegin(text)
-	if hasBranches(text) { // so the end is that of the last branch alone
-		use = meetsQuery
-	}
-	// Envoy Gateway writes a prefix like this.
-	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow {
-		path = Expression(begin + "(/.*)?")
-		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
-			path = OrBelow(string(re.Rune), false)
-		}
-		return path, max(use, queryIn(begin))
-	}
-	text, _ = cutEnd(text)
-	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
-		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
-			return Expression(begin), max(use, queryIn(begin))
-		}
-	}
-	begin, takesRest := cutOperator(text, ".*")
-	if !takesRest {
-		use = meetsQuery
-	}
-	return Expression(text), max(use, queryIn(begin))
-}
-
-// isPlainText reports whether an expression matches one text alone, in one case.
-func isPlainText(re *syntax.Regexp) bool {
-	return re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0
-}
-
-// queryIn is the use of a query in an expression without its end.
-func queryIn(text string) queryUse {
-	re, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		return asksForQuery
-	}
-	return queryInTree(re)
-}
-
-// queryInTree is queryIn of a parsed expression:
-//
-//	\? [/?] # .* .+    asksForQuery
-//	. [^/] \W          meetsQuery: may take the ?, though it is for what is in a path
-//	$                  meetsQuery: fails if there is one
-func queryInTree(re *syntax.Regexp) (use queryUse) {
-	isAny := func(re *syntax.Regexp) bool { return re.Op == syntax.OpAnyChar || re.Op == syntax.OpAnyCharNotNL }
-	switch re.Op {
-	case syntax.OpLiteral:
-		if slices.Contains(re.Rune, '?') || slices.Contains(re.Rune, '#') {
-			return asksForQuery
-		}
-	case syntax.OpCharClass:
-		isNegated := hasRune(re, unicode.MaxRune) // as most classes with all the rest of Unicode are
-		switch {
-		case !isNegated && (hasRune(re, '?') || hasRune(re, '#')):
-			return asksForQuery
-		case hasRune(re, '?'):
-			return meetsQuery
-		}
-	case syntax.OpStar, syntax.OpPlus:
-		if isAny(re.Sub[0]) {
-			return asksForQuery
-		}
-	default:
-		if isAny(re) || re.Op == syntax.OpEndText || re.Op == syntax.OpEndLine {
-			return meetsQuery
-		}
-	}
-	for _, sub := range re.Sub {
-		use = max(use, queryInTree(sub))
-	}
-	return use
-}
-
-// hasRune reports whether a class has a character. The class has ranges, each of a first and a last one.
-func hasRune(class *syntax.Regexp, r rune) bool {
-	for pair := range slices.Chunk(class.Rune, 2) {
-		if pair[0] <= r && r <= pair[1] {
-			return true
-		}
-	}
-	return false
 }
 
 // cutBegin is an expression without the ^ at its begin, if there is one. In ^?/a it is the ^ of an operator.

@@ -2,7 +2,7 @@
 //
 //	part       of a request: the path, a header, the client's address     part.go
 //	value      what a limiter compares of a part: the path with its       value.go
-//	           query, where the policy compares the path alone
+//	           query, where the policy compares the path alone (path.go)
 //	pattern    which values fit: the text /login, what begins with /a,    pattern.go
 //	           or an expression (regex.go)
 //	match      for some parts, the patterns of which one must fit:        match.go

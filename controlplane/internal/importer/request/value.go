@@ -2,7 +2,6 @@ package request
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,27 +71,9 @@ func (v Value) IsNever(p Pattern) bool {
 	case v.Part.Kind == KindPath:
 		return p.isNoPath()
 	case v.Part.Kind == KindClientIP && p.kind == Exactly:
-		return v.isNeverAddress(p.text)
+		return v.isNoAddress(p.text)
 	}
 	return false
-}
-
-// isNeverAddress reports whether no client's address has the text, as 10.1.2.3/16: what a limiter masks is 10.1.0.0/16.
-func (v Value) isNeverAddress(text string) bool {
-	network, ok := NetworkOf(text)
-	masked, err := netip.ParsePrefix(text)
-	hasLength := err == nil
-	bits := v.Part.V6
-	if network.Addr().Is4() {
-		bits = v.Part.V4
-	}
-	switch {
-	case !ok, hasLength && masked != masked.Masked():
-		return true
-	case v.as == asNetwork:
-		return false
-	}
-	return network.Bits() != bits || hasLength != (v.as == withLength)
 }
 
 // Fitting are the requests whose value fits one of the patterns; all requests if there is none. If no match can say
@@ -126,30 +107,13 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 	return s
 }
 
-// oneOf fits what fits one of the patterns, which are for texts.
+// oneOf fits what fits one of the patterns.
 func oneOf(list []Pattern) Pattern {
 	var all []string
 	for _, p := range list {
 		all = append(all, "(?:"+p.Regexp()+")")
 	}
 	return Expression(strings.Join(all, "|"))
-}
-
-// ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
-// match has them: condition makes that which no match can say, of the name's index.
-func ToHosts(names []string, condition func(i int) string) (s Selection) {
-	var list []Pattern
-	for i, name := range names {
-		p, ok := HostPattern(name)
-		if !ok {
-			s.TurnOff(NoMatch(condition(i)))
-		}
-		list = append(list, p)
-	}
-	if !s.IsOff() {
-		s.Require(Host.Value(), list...)
-	}
-	return s
 }
 
 // translation is a pattern as a policy has it.
@@ -169,68 +133,20 @@ type translation struct {
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
 func (v Value) translate(p Pattern) translation {
-	said := translation{Pattern: p}
-	switch {
-	case v.Part.Kind == KindPath:
+	switch v.Part.Kind {
+	case KindPath:
 		return v.translatePath(p)
-	case v.Part.Kind == KindHost && p.kind == WithWildcards && strings.Contains(p.text, ":"):
-		said.whyOff = NoMatch("the host is " + p.text)
-	case p.kind != Exactly:
-	case v.Part.Kind == KindHost:
-		said.text = WithoutPort(p.text)
-		if said.text != p.text {
-			said.comment = "The host " + p.text + " is compared without its port here."
-		}
-	case v.Part.Kind == KindClientIP:
-		network, ok := NetworkPattern(p.text)
-		if !ok {
-			said.whyOff = v.Part.noCondition()
-			break
-		}
-		said.text = network.text
+	case KindHost:
+		return translateHost(p)
+	case KindClientIP:
+		return translateAddress(p)
+	default:
+		return translation{Pattern: p}
 	}
-	return said
-}
-
-// translatePath is translate for a path.
-func (v Value) translatePath(p Pattern) translation {
-	said := translation{Pattern: p}
-	if v.as == withQuery {
-		path, use := p.ofPath()
-		switch use {
-		case asksForQuery:
-			return translation{whyOff: NoMatch("Envoy compares :path and its query with " + p.text)}
-		case meetsQuery:
-			said.comment = "The path " + p.text + " is compared without its query here."
-		case ignoresQuery:
-		}
-		said.Pattern = path
-	}
-	if said.isNoPath() || said.kind != ByExpression && strings.Contains(said.text, "?") {
-		said.whyOff = v.Part.noCondition()
-	}
-	return said
 }
 
 // noCondition is why, if no match can say a condition on the part, and there is no more to say of it.
 func (p Part) noCondition() WhyOff { return NoMatch("they have a condition on " + p.String()) }
-
-// canMatch reports whether a match can have a pattern of the part that translate has made.
-func (p Part) canMatch(v Pattern) bool {
-	switch p.Kind {
-	case KindPath, KindHeader:
-		return true
-	case KindMethod:
-		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case KindHost:
-		hosts, ok := HostPattern(v.text)
-		return ok && v == hosts
-	case KindClientIP:
-		return v.kind == Exactly
-	case KindQuery, KindCookie, KindProperty:
-	}
-	return false
-}
 
 // Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
 // it is a.example.

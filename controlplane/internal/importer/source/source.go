@@ -23,7 +23,8 @@ type File struct {
 	Text []byte
 }
 
-// Document is one file. Its root is its only document, or a List node of all its documents: see All and Resources.
+// Document is one file. Its root is its only document. A file of several is read as one whose only document is a list
+// of them.
 type Document struct {
 	File string
 	Root *policy.Node
@@ -60,7 +61,7 @@ var (
 // maxDocuments bounds the work on a file, as each document is parsed with its lines in it.
 const maxDocuments = 100
 
-// parse parses a file: its document, or a list of its documents.
+// parse parses a file: its document, or a list of them.
 func parse(f File) (*policy.Node, error) {
 	root := &policy.Node{Kind: policy.List}
 	borders := append(border.FindAllIndex(f.Text, -1), []int{len(f.Text), len(f.Text)})
@@ -92,7 +93,7 @@ func parse(f File) (*policy.Node, error) {
 	return root, nil
 }
 
-// All are the documents of a file, or the items of a list that is its only document.
+// All are the items of a root that is a list, or the root alone.
 func (in *Document) All() []*policy.Node {
 	if in.Root.Kind == policy.List {
 		return in.Root.Items
@@ -104,7 +105,7 @@ func (in *Document) All() []*policy.Node {
 //
 //	the file has                 Root           places of the resources
 //	one document                 it             the file itself
-//	two documents                list of both   [0], [1]
+//	two documents, or a list     list of both   [0], [1]
 //	a List of two                the List       items[0], items[1]
 //	a document, and such a List  list of both   [0], [1].items[0], [1].items[1]
 func (in *Document) Resources() (list []Resource) {
