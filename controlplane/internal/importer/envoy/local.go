@@ -87,7 +87,7 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 	config := source.FieldOf(in.Root, "typed_config")
 	filter := envoyfile.ConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
 	for _, c := range []envoyfile.Config{filter, envoyfile.ConfigAt("", in.Root, in.Top())} {
-		if isOfLocalType(c) {
+		if c.IsOf(envoyfile.LocalType) {
 			return c, true
 		}
 	}
@@ -97,12 +97,12 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 	return envoyfile.Config{}, false
 }
 
-func isOfLocalType(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) }
-
 // hasLocalLimits reports whether a site has such a filter with limits, or a route with one.
 func hasLocalLimits(s *envoyfile.Site) bool {
-	isLimit := func(c envoyfile.Config) bool { return isOfLocalType(c) && hasBuckets(c.Node) }
-	isConfig := func(n *policy.Node) bool { return isOfLocalType(envoyfile.ConfigAt("", n, source.Place{})) }
+	isLimit := func(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) && hasBuckets(c.Node) }
+	isConfig := func(n *policy.Node) bool {
+		return envoyfile.ConfigAt("", n, source.Place{}).IsOf(envoyfile.LocalType)
+	}
 	return slices.ContainsFunc(s.Filters, isLimit) || source.Contains(s.Routing.Node, isConfig)
 }
 
@@ -129,11 +129,8 @@ func (imp *localImport) addRules(s *envoyfile.Site) error {
 	return nil
 }
 
-// localConfig is a configuration with limits, of a filter or of routes for it. It holds in its reaches. In each of them
-//
-//	its default bucket                       is for the requests
-//	its rate_limits, if it has any           are for the requests: those of routes do not count then
-//	else those of routes and virtual hosts   are for each of the routes by itself
+// localConfig is a configuration with limits, of a filter or of routes for it. In each of its reaches the default
+// bucket is for the requests. Its other limits are for those that send their descriptors: see descriptorsFor.
 type localConfig struct {
 	*localv3.LocalRateLimit
 	at      source.Place
@@ -334,8 +331,11 @@ func (imp *localImport) noteForgotten(c *localConfig) {
 		strconv.Itoa(policy.DefaultCapacity) + " keys, and an evicted key does not come back to a full bucket.")
 }
 
-// descriptorsFor lists what requests send where a configuration holds: by its rate_limits, or else by those of its
-// routes. Without any route it guesses.
+// descriptorsFor lists what requests send where a configuration holds. The first row that holds counts:
+//
+//	a configuration with rate_limits   these, for all of the requests
+//	no route is in the files           a guess
+//	others                             byRoute, for each of the routes
 func (imp *localImport) descriptorsFor(
 	c *localConfig, where reach, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, error) {

@@ -46,16 +46,10 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 			selection:  r.hostSelection(domainsOf(n)),
 			rateLimits: r.rateLimitsIn(n, at),
 		}
-		hasMatcher := source.FieldOf(n, "matcher") != nil
-		if hasMatcher {
-			h.selection.TurnOff(request.NoMatch("a matcher of their host chooses the route"))
-		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
 		configs := append(envoyfile.ConfigsPerRoute(n, at), ofRouting...)
-		if hasMatcher {
-			r.Note(at.In("matcher"), "the import does not read the routes that it chooses")
-			h.routes = []*hostRoute{{selection: h.selection, configs: configs}} // it stands for them
-			h.takesAll = true
+		if source.FieldOf(n, "matcher") != nil {
+			r.addUnread(h, at, configs)
 		} else {
 			r.addRoutes(h, n, at, configs)
 		}
@@ -155,6 +149,14 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHo
 		h.takesAll = h.takesAll || matched.IsEverything()
 		before = append(before, matched)
 	}
+}
+
+// addUnread adds a route in place of those that a matcher of the virtual host chooses. The import does not read them.
+func (r *reader) addUnread(h *virtualHost, at source.Place, ofHost []envoyfile.Config) {
+	r.Note(at.In("matcher"), "the import does not read the routes that it chooses")
+	h.selection.TurnOff(request.NoMatch("a matcher of their host chooses the route"))
+	h.routes = []*hostRoute{{selection: h.selection, configs: ofHost}}
+	h.takesAll = true
 }
 
 // configsOfClusters are the configurations of weighted_clusters. Envoy takes those of the cluster that it chooses for a
