@@ -76,86 +76,68 @@ func eachHasOneOf(list []*policy.Node, fields ...string) bool {
 	return len(list) > 0
 }
 
-// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
-type patchedListener struct {
-	*draft.Findings
-	root  *policy.Node   // without the hosts
-	hosts []*policy.Node // in their order, each with what is merged into it
-}
-
 // patched is the listener that the patches of EnvoyFilters make. The paths of places start at it: no file has it.
 func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
-	l := &patchedListener{Findings: to, root: source.Wrap("http_filters", source.NewList())}
+	listener := source.Wrap("http_filters", source.NewList())
 	for _, e := range envoyFilters {
 		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
-			if value := source.FieldOf(p, "patch", "value"); value != nil {
-				l.add(e.At, p, value)
+			for _, part := range partsOf(to, e.At, p) {
+				listener = merged(listener, part)
 			}
 		}
 	}
-	for i, h := range l.hosts {
+	for _, h := range hostsOf(listener) {
 		if len(source.ItemsOf(h, "routes")) == 0 { // one stands for those of the host, which no patch has
-			l.hosts[i] = merged(h, hostWithRoute(source.NewObject()))
+			listener = merged(listener, withHost(firstDomain(h), withRoute(source.NewObject())))
 		}
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
 		"every request of the proxies that get the policy.")
-	if i := l.indexOfHost("*"); len(l.hosts) > 1 && i >= 0 && hasRateLimitsOrLimiter(l.hosts[i]) {
+	isLimitedDefault := func(h *policy.Node) bool { return firstDomain(h) == "*" && hasRateLimitsOrLimiter(h) }
+	if hosts := hostsOf(listener); len(hosts) > 1 && slices.ContainsFunc(hosts, isLimitedDefault) {
 		to.NoteImport("Limits in patches for all virtual hosts are here for those hosts that no other patch names: write " +
 			"the same for the others.")
 	}
-	return l.built()
+	return listener
 }
 
-// add adds what a patch has at its place in the listener. The place is that of the EnvoyFilter.
+// partsOf are the parts of a listener that are the value of a patch. The place is that of the EnvoyFilter.
 //
-//	apply_to                   its value
-//	HTTP_FILTER                a filter
-//	ROUTE_CONFIGURATION        the routing
-//	VIRTUAL_HOST               a host, if it has domains; else something for the host that the patch names
-//	HTTP_ROUTE                 a route of the host that the patch names
-//	NETWORK_FILTER and others  what has http_filters or route_config, or something without limits
-func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
-	vhost := source.FieldOf(patch, "match", "route_configuration", "vhost")
-	domain := source.TextOf(vhost, "name")
-	switch applyTo := source.TextOf(patch, "apply_to"); {
-	case applyTo == "HTTP_FILTER":
-		l.merge(source.Wrap("http_filters", source.NewList(value)))
-	case applyTo == "ROUTE_CONFIGURATION":
+//	apply_to               the part
+//	HTTP_FILTER            a filter
+//	ROUTE_CONFIGURATION    the routing, with a host for what it says of all requests
+//	VIRTUAL_HOST           a host, if it has domains; else what is for the host that the patch names
+//	HTTP_ROUTE             a route of the host that the patch names
+//	NETWORK_FILTER, ...    what has http_filters or route_config in the value
+func partsOf(to *draft.Findings, at source.Place, patch *policy.Node) []*policy.Node {
+	value := source.FieldOf(patch, "patch", "value")
+	if value == nil {
+		return nil
+	}
+	domain := domainOf(patch)
+	switch applyTo := source.TextOf(patch, "apply_to"); applyTo {
+	case "HTTP_FILTER":
+		return []*policy.Node{source.Wrap("http_filters", source.NewList(value))}
+	case "ROUTE_CONFIGURATION":
 		if source.FieldOf(value, "rate_limits") != nil {
-			l.Fail(at, "a ROUTE_CONFIGURATION has no rate_limits: its virtual_hosts and their routes have them")
+			to.Fail(at, "a ROUTE_CONFIGURATION has no rate_limits: its virtual_hosts and their routes have them")
 		}
-		l.merge(source.Wrap("route_config", value))
-		l.mergeHost("", source.NewObject()) // so that there is a host for what the value says of all requests
-	case applyTo == "VIRTUAL_HOST" && len(source.ItemsOf(value, "domains")) > 0:
-		l.hosts = append(l.hosts, value)
-	case applyTo == "VIRTUAL_HOST":
-		l.mergeHost(domain, value)
-	case applyTo == "HTTP_ROUTE":
-		if name := source.TextOf(vhost, "route", "name"); name != "" {
+		return []*policy.Node{source.Wrap("route_config", value), withHost("*", source.NewObject())}
+	case "VIRTUAL_HOST":
+		return []*policy.Node{withHost(domain, value)}
+	case "HTTP_ROUTE":
+		if name := source.TextOf(patch, "match", "route_configuration", "vhost", "route", "name"); name != "" {
 			value = merged(value, source.Wrap("match", source.NewObject()))
-			l.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+			to.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 				"its rules are off until they have a match")
 		}
-		l.mergeHost(domain, hostWithRoute(value))
+		return []*policy.Node{withHost(domain, withRoute(value))}
 	default:
 		listeners := listenersIn(value)
-		for _, n := range listeners {
-			l.merge(n)
-		}
 		if len(listeners) == 0 && hasRateLimitsOrLimiter(value) {
-			l.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
+			to.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
 		}
-	}
-}
-
-// merge merges a part of a listener, and adds its hosts.
-func (l *patchedListener) merge(value *policy.Node) {
-	routing := source.FieldOf(value, "route_config")
-	l.hosts = append(l.hosts, source.ItemsOf(routing, "virtual_hosts")...)
-	l.root = merged(l.root, withoutField(value, "route_config"))
-	if routing != nil {
-		l.root = merged(l.root, source.Wrap("route_config", withoutField(routing, "virtual_hosts")))
+		return listeners
 	}
 }
 
@@ -169,45 +151,44 @@ func listenersIn(value *policy.Node) (list []*policy.Node) {
 	return list
 }
 
-// mergeHost merges a value into the virtual host that Istio names by its domain, or in a way that stands for every
-// request.
-func (l *patchedListener) mergeHost(domain string, value *policy.Node) {
-	isAnyName := strings.HasPrefix(domain, "*") && !strings.HasPrefix(domain, "*.")
-	if domain == "" || isAnyName || strings.HasPrefix(domain, "inbound|") {
-		domain = "*"
+// domainOf is the domain of the virtual host that a patch is for. Istio names the host by it, or in a way that stands
+// for every request.
+func domainOf(patch *policy.Node) string {
+	name := source.TextOf(patch, "match", "route_configuration", "vhost", "name")
+	isAnyName := strings.HasPrefix(name, "*") && !strings.HasPrefix(name, "*.")
+	if name == "" || isAnyName || strings.HasPrefix(name, "inbound|") {
+		return "*"
 	}
-	if i := l.indexOfHost(domain); i >= 0 {
-		l.hosts[i] = merged(l.hosts[i], value)
-		return
-	}
-	h := source.Wrap("domains", source.NewList(source.NewText(domain)))
-	l.hosts = append(l.hosts, merged(h, value))
+	return name
 }
 
-// indexOfHost is the index of the host whose first domain is this one; negative if there is none.
-func (l *patchedListener) indexOfHost(domain string) int {
-	return slices.IndexFunc(l.hosts, func(h *policy.Node) bool {
-		domains := source.ItemsOf(h, "domains")
-		return len(domains) > 0 && domains[0].Text == domain
-	})
+func hostsOf(listener *policy.Node) []*policy.Node {
+	return source.ItemsOf(listener, "route_config", "virtual_hosts")
 }
 
-// hostWithRoute is what a host has of one route.
-func hostWithRoute(route *policy.Node) *policy.Node {
+// firstDomain is the domain by which a virtual host is known.
+func firstDomain(host *policy.Node) string {
+	if domains := source.ItemsOf(host, "domains"); len(domains) > 0 {
+		return domains[0].Text
+	}
+	return ""
+}
+
+// withHost is a listener that has something of a virtual host: of that of the domain, unless it says its own domains.
+func withHost(domain string, has *policy.Node) *policy.Node {
+	if firstDomain(has) == "" {
+		has = merged(source.Wrap("domains", source.NewList(source.NewText(domain))), has)
+	}
+	return source.Wrap("route_config", source.Wrap("virtual_hosts", source.NewList(has)))
+}
+
+// withRoute is a virtual host that has a route.
+func withRoute(route *policy.Node) *policy.Node {
 	return source.Wrap("routes", source.NewList(route))
 }
 
-// built is the listener with its hosts.
-func (l *patchedListener) built() *policy.Node {
-	if len(l.hosts) == 0 {
-		return l.root
-	}
-	routing := source.Wrap("virtual_hosts", source.NewList(l.hosts...))
-	return merged(l.root, source.Wrap("route_config", routing))
-}
-
 // merged is a node with what another one has too, as Istio merges a patch: it adds items to lists and fields to
-// objects, and replaces other values.
+// objects, and replaces other values. What is of one virtual host is merged too.
 func merged(n, patch *policy.Node) *policy.Node {
 	switch {
 	case n.Kind != patch.Kind:
@@ -222,13 +203,30 @@ func merged(n, patch *policy.Node) *policy.Node {
 		isIt := func(has policy.Field) bool {
 			return source.IsField(has.Name, f.Name) || source.IsField(f.Name, has.Name)
 		}
-		if i := slices.IndexFunc(both.Fields, isIt); i >= 0 {
-			both.Fields[i].Value = merged(both.Fields[i].Value, f.Value)
-		} else {
+		switch i := slices.IndexFunc(both.Fields, isIt); {
+		case i < 0:
 			both.Fields = append(both.Fields, f)
+		case source.IsField(f.Name, "virtual_hosts"):
+			both.Fields[i].Value = mergedHosts(both.Fields[i].Value, f.Value)
+		default:
+			both.Fields[i].Value = merged(both.Fields[i].Value, f.Value)
 		}
 	}
 	return both
+}
+
+// mergedHosts are virtual hosts with what others have too. A host is known by its first domain.
+func mergedHosts(hosts, others *policy.Node) *policy.Node {
+	list := source.NewList(slices.Clone(hosts.Items)...)
+	for _, other := range others.Items {
+		isIt := func(h *policy.Node) bool { return firstDomain(h) == firstDomain(other) }
+		if i := slices.IndexFunc(list.Items, isIt); i >= 0 {
+			list.Items[i] = merged(list.Items[i], withoutField(other, "domains"))
+		} else {
+			list.Items = append(list.Items, other)
+		}
+	}
+	return list
 }
 
 // withoutField is an object without a field.
