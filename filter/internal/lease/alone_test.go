@@ -39,6 +39,27 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 	}
 }
 
+// The clock is set back while the service is silent. A key without room waits from the first denial on: the next ones
+// do not begin its wait anew.
+func TestAShareMovesToThePresentOnce(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["1/10s"],"algorithm":"token_bucket","on_unavailable":"local"}`)
+	w.engine.Leases.Service.Silent = true
+	var last *decide.Verdict
+	w.onDecided = func(_ uint32, v *decide.Verdict) { last = v }
+	w.request("a")
+	require.True(t, last.Allowed)
+	w.proxy.Clock -= hour
+	w.request("a")
+	require.False(t, last.Allowed)
+	w.proxy.Clock += 10*second - 1
+	w.request("a")
+	require.EqualValues(t, 1, last.RetryNs)
+	require.EqualValues(t, 1, last.Subjects[0].Rule.Metrics.ClockRebased)
+	w.proxy.Clock++
+	w.request("a")
+	require.True(t, last.Allowed)
+}
+
 // What a request leaves for the service to charge is its cost, also if another worker writes the share first.
 func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)

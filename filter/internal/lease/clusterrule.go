@@ -164,9 +164,13 @@ func (src *clusterRule) KeepDenied(s *decide.Subject, keep decide.Keep) (passNs 
 	return src.local.KeepDenied(s, keep)
 }
 
-// Persist does nothing: what is held has no record, and a lease of an earlier start of the clock
-// is dropped when it is read.
-func (*clusterRule) Persist(*decide.Subject) {}
+// Persist stores the record of this proxy's share, if that was checked: all else has no record that moves. What is held
+// has none, and a lease of an earlier start of the clock is dropped when it is read.
+func (src *clusterRule) Persist(s *decide.Subject) {
+	if s.Quota.From == decide.OwnShare {
+		src.local.Persist(s)
+	}
+}
 
 // Tables are where the proxy counts without the service.
 func (src *clusterRule) Tables() []decide.Table {
