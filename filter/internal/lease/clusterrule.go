@@ -113,7 +113,7 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Found) decide.Findin
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
 	c := &s.Carried
-	c.ShareMemory = src.appendShare(c.ShareMemory[:0], s.Windows)
+	c.ShareMemory = src.shareOf(c.ShareMemory, s.Windows)
 	s.CountedKey.Windows = c.ShareMemory
 	own := src.local.Check(s, wallNs)
 	if own.Found != decide.Failed {
@@ -122,21 +122,21 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Findi
 	return own
 }
 
-// appendShare appends to an empty list what one proxy may admit without the service: the limits of a key, and what
-// their windows pay, divided by the number of proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
-func (src *clusterRule) appendShare(share, windows []limit.Window) []limit.Window {
+// shareOf returns, in memory, what one proxy may admit without the service: the limits of a key, and what their windows
+// pay, divided by the number of proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
+func (src *clusterRule) shareOf(memory, windows []limit.Window) []limit.Window {
 	proxies := max(src.worker.tables.Proxies(), 1)
-	share = append(share, windows...)
+	share := append(memory[:0], windows...)
 	for i := range share {
 		w := &share[i]
-		w.Limit = shareOf(w.Limit, proxies)
-		w.Burst = shareOf(w.Burst, proxies)
-		w.Pays = shareOf(w.Pays, proxies)
+		w.Limit = divide(w.Limit, proxies)
+		w.Burst = divide(w.Burst, proxies)
+		w.Pays = divide(w.Pays, proxies)
 	}
 	return share
 }
 
-func shareOf(units, proxies uint32) uint32 { return min(units, max(1, units/proxies)) }
+func divide(units, proxies uint32) uint32 { return min(units, max(1, units/proxies)) }
 
 // Usage is how the key stands over all proxies, as the service has said last.
 func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
@@ -183,14 +183,4 @@ func (src *clusterRule) Tables() []decide.Table {
 // quotaKey is what the service knows the subject's key by.
 func (src *clusterRule) quotaKey(s *decide.Subject) [16]byte {
 	return src.rule.Finder.QuotaKey(&s.Subject)
-}
-
-// LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate. It is nil for a rule of
-// scope proxy, and for a key that is Unlimited.
-func LeaseOf(s *decide.Subject) *result.Lease {
-	src, ok := s.Rule.Source.(clusterSource)
-	if !ok || s.Unlimited {
-		return nil
-	}
-	return src.leaseOf(s)
 }

@@ -53,7 +53,7 @@ type handout struct {
 	grant   *quota.Grant     // as it came
 	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
 	cameNs  int64            // when it came
-	told    allot.Allotment  // what requests are told: each of them with its own Units
+	told    allot.Allotment  // what the next request is told, with its own Units
 	rest    leased.GrantLeft // what nobody has got yet
 	blockNs int64            // of a denial: until when the key is blocked, 0 = it is not
 }
@@ -200,7 +200,7 @@ func (h *handout) blockedUntilNs() int64 {
 }
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
-// rule has begun the block, and all others are told Blocked.
+// rule has begun the block, and the next ones are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
 	h.tell(s, 0)
 	if h.blockNs > 0 && h.told.Denial != allot.Blocked {

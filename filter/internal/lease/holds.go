@@ -4,9 +4,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
-	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -40,7 +38,7 @@ import (
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Its other methods are clusterRule's.
+// Its other methods are clusterRule's, and those for operators are in look.go.
 type HoldSource struct {
 	clusterRule
 	share []limit.Window // memory for shareOfHold
@@ -179,28 +177,6 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 	return standings[len(standings)-1].Used // the last window is the limit.Concurrency
 }
 
-// Operate returns 0: nothing is leased. While the service is silent, the subject has what this
-// proxy has counted by itself.
-func (src *HoldSource) Operate(
-	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
-) (value int64, known bool, err error) {
-	src.begin(s, wallNs)
-	if _, unavailable := src.unavailable(s, src.findAccount(s)); unavailable && src.local != nil {
-		if own := src.checkShare(s, wallNs); own.Found == decide.Failed {
-			return 0, false, local.ErrStore
-		}
-	}
-	return 0, isKnown(s), nil
-}
-
-func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
-	told := &result.Lease{}
-	if _, unavailable := src.unavailable(s, src.findAccount(s)); unavailable {
-		told.Silent = string(src.rule.Policy.OnUnavailable)
-	}
-	return told
-}
-
 // A hold of a HoldSource lies in one place or in two:
 //
 //	account only  the service has granted the units
@@ -214,7 +190,7 @@ func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
 // shareOfHold is this proxy's share of the limits by which a hold counts. It is valid until the next call. If the
 // number of proxies has changed since Check, it is the share by which the key's next check counts.
 func (src *HoldSource) shareOfHold(h *hold.Hold) []limit.Window {
-	src.share = src.appendShare(src.share[:0], h.Windows)
+	src.share = src.shareOf(src.share, h.Windows)
 	return src.share
 }
 

@@ -8,9 +8,8 @@ import (
 
 // How a Source reads and writes the leases of its keys in the table that all workers of the proxy share.
 
-// tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
-// So units that were granted under one limit are not spent under another, and no
-// denial is remembered under another.
+// tableKey is what the subject's lease is found by: its key and, if requests give limits, these. So units that were
+// granted under one limit are not spent under another, and no denial is remembered under another.
 func (src *Source) tableKey(s *decide.Subject) []byte {
 	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return s.Key.Bytes
@@ -62,7 +61,7 @@ type leaseAt struct {
 
 // change reads the lease, at an instant of both clocks, and writes it as changed says, unless that returns false. If
 // another worker has written the lease meanwhile, it begins anew with what is there by now. It reports whether the
-// lease is written.
+// lease is written. changed must not change another lease.
 func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) bool) (isWritten bool) {
 	src := at.source
 	e := &src.worker.entry

@@ -18,7 +18,7 @@ import (
 //
 // They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
 // their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
-// lease are lost at once.
+// lease are lost at once. Nobody visits the grants of an earlier configuration, so what is lost of them is not counted.
 
 // Returns are the units of a worker's grants that go back.
 type Returns struct {

@@ -58,15 +58,13 @@
 //	returns.go      Returns      what goes back, at once or when it is idle
 //	uncharged.go    refill       what an ask says of units that were spent in silence, and what is asked ahead of need
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
-//	look.go         Look         what clients are told that ask for their usage
+//	look.go         Look         what clients are told that ask for their usage, and what operators see
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/local"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -209,68 +207,10 @@ func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	})
 }
 
-// What operators see of leases: the operation "leased" on counters (Operate), and the lease in an explanation
-// (leaseOf). Both leave and find what they know in the subject, as Check does: there Usage finds it, too. A lease that
-// is FromFuture has nothing then: an operator asks again.
-
-// Operate returns how many units of the key this proxy may still spend. While the service is
-// silent, the subject has what this proxy has counted by itself.
-func (src *Source) Operate(
-	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
-) (value int64, known bool, err error) {
-	c := src.begin(s, wallNs)
-	e := new(state.LeaseEntry)
-	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
-		return 0, false, local.ErrStore
-	}
-	c.Lease = e
-	if src.isSilent(e) && src.local != nil {
-		if own := src.checkShare(s, wallNs); own.Found == decide.Failed {
-			return 0, false, local.ErrStore
-		}
-	}
-	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), isKnown(s), nil
-}
-
-// leftOfOthers is how many units of the subject's key may be spent under other limits, which
-// other requests give, as far as this worker keeps these.
-func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
-	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
-	var e state.LeaseEntry
-	for requested := range defs.requested {
-		limits, ofRule := requested.limitsOf(src.firstDefinition)
-		if !ofRule || limits == own {
-			continue
-		}
-		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
-		if src.table.Read(&e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
-			units += int64(e.Left(e.NowNs))
-		}
-	}
-	return units
-}
-
 // Tables are the table of leases, and what counts in the place of a silent service: keys
 // that are among the leases.
 func (src *Source) Tables() []decide.Table {
 	t := src.table.Table()
 	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
-}
-
-func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
-	told, e := &result.Lease{}, s.Carried.Lease
-	if e == nil { // it was not read
-		return told
-	}
-	for i := range e.Grants {
-		if left := &e.Grants[i]; left.Units > 0 && left.EndNs > e.NowNs {
-			told.EndsNs = max(told.EndsNs, left.EndNs-e.NowNs)
-		}
-	}
-	told.Units = e.Left(e.NowNs)
-	if src.isSilent(e) {
-		told.Silent = string(src.rule.Policy.OnUnavailable)
-	}
-	return told
 }
