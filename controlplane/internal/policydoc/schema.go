@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
@@ -68,11 +69,10 @@ func (p properties) MarshalJSON() ([]byte, error) {
 		if entry.node.reserved {
 			continue
 		}
-		text, err := json.Marshal(entry.node)
-		if err != nil {
+		fmt.Fprintf(&b, ",%q:", entry.name)
+		if err := newEncoder(&b).Encode(entry.node); err != nil {
 			return nil, fmt.Errorf("write schema of %s: %w", entry.name, err)
 		}
-		fmt.Fprintf(&b, ",%q:%s", entry.name, text)
 	}
 	return append(append([]byte{'{'}, bytes.TrimPrefix(b.Bytes(), []byte(","))...), '}'), nil
 }
@@ -90,13 +90,19 @@ func write(title string, all properties) ([]byte, error) {
 	top.Title = title
 	top.Defs = all[1:]
 	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
+	e := newEncoder(&b)
 	e.SetIndent("", "  ")
 	if err := e.Encode(top); err != nil {
 		return nil, fmt.Errorf("write schema: %w", err)
 	}
 	return b.Bytes(), nil
+}
+
+// newEncoder writes & and < as they are, for people to read.
+func newEncoder(w io.Writer) *json.Encoder {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e
 }
 
 // objects are all objects of the policy file, the whole file first.
