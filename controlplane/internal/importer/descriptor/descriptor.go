@@ -231,7 +231,7 @@ func reachable(leaves []*leaf) (list []*leaf) {
 	return list
 }
 
-// NoteUnreached notes the limits of the levels that no request came to, of all for which there are rules.
+// NoteUnreached notes the limits that no request comes to. It takes what Rules returned, for all descriptors.
 func (ls *Levels) NoteUnreached(to *draft.Findings, all ...*Limited) {
 	for _, l := range ls.List {
 		isReached := func(of *Limited) bool { return of.reached[l] }

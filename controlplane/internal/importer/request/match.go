@@ -70,7 +70,7 @@ func (m Match) WithoutConditionsOf(other Match) Match {
 // joined is the match with the conditions of both. Of two conditions on one part it takes the values that fit both: of
 // /a* and /a/b the path /a/b, of the hosts *.example and a.example the host a.example. Where there are none, or no list
 // of patterns says which, it leaves out that of the other match: why names the first such part.
-func (m Match) joined(other Match) (both Match, why string) {
+func (m Match) joined(other Match) (both Match, why WhyOff) {
 	both = Match{}
 	maps.Copy(both, m)
 	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }
@@ -80,7 +80,7 @@ func (m Match) joined(other Match) (both Match, why string) {
 		case isKnown && len(common) > 0:
 			both[id] = common
 		case why == "":
-			why = "they have two conditions on " + id.part().String()
+			why = NoMatch("they have two conditions on " + id.part().String())
 		}
 	}
 	return both, why

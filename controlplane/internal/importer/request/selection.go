@@ -96,7 +96,7 @@ func (r *Remarks) AddAll(other Remarks) {
 }
 
 // Match is what the requests match, those that are exempt too. That of a selection which IsOff is too wide: it lacks
-// the condition that no match can say. So it is no match for an exemption.
+// the condition that no match can say. An exemption by it exempts too much.
 func (s Selection) Match() Match { return s.match }
 
 // Require keeps the requests whose value fits one of the patterns.
@@ -109,7 +109,7 @@ func (s *Selection) NarrowTo(other Selection) {
 	match, why := s.match.joined(other.match)
 	s.match = match
 	if why != "" {
-		s.TurnOff(NoMatch(why))
+		s.TurnOff(why)
 	}
 	s.ExemptMatches(other.exempt...)
 	s.AddAll(other.Remarks)

@@ -41,6 +41,7 @@ func TestRequestsThatFitOneOfSeveralPatterns(t *testing.T) {
 		Method.Value().Fitting(Exact("GET"), Exact("PUT"), Exact("GET")).Match().Of(Method))
 	require.Equal(t, []Pattern{Expression("(?:a)|(?:b.*)")},
 		header.Fitting(Exact("a"), Prefix("b", false)).Match().Of(header.Part))
+	require.Equal(t, ToHosts([]string{"*.a.example"}, nil), Host.Value().Fitting(Suffix(".a.example", false)))
 	for _, s := range []Selection{
 		Method.Value().Fitting(Exact("GET"), Exact("put")),
 		header.Fitting(Exact("a"), Absent),
