@@ -238,8 +238,9 @@ func (q *quotaTalk) end() {
 	for w := q.client.Next(); w != nil; w = q.client.Next() {
 		q.resume(w)
 	}
-	q.client.Flush(theProxy.Monotonic())
-	q.client.Close()
+	now := theProxy.Monotonic()
+	q.client.Flush(now)
+	q.client.Close(now)
 	q.gauge(false)
 	for _, other := range plugins {
 		if heir := other.quota; heir != nil && heir.mayInherit(q) {

@@ -54,6 +54,12 @@ func ReportPart(acc *account.Account) Part {
 	}}
 }
 
+// ProbePart asks how a key stands that nobody has, to hear whether the service answers.
+func (w *Worker) ProbePart() Part {
+	d := &w.definitions.ofRules[0]
+	return Part{Definition: d, Wire: quota.Part{Definition: d.ID, Inspect: true}}
+}
+
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 

@@ -49,6 +49,7 @@ func isKnown(s *decide.Subject) bool {
 func byAllotment(s *decide.Subject, said *allot.Allotment) decide.Finding {
 	s.Quota.Standings = said.Standings
 	switch said.Denial {
+	case allot.NotDenied:
 	case allot.Denied:
 		return deniedFor(s, said.WaitNs, decide.Denied)
 	case allot.HeldBack:

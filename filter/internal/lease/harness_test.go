@@ -140,7 +140,7 @@ func (w *worker) end() {
 	for next := w.client.Next(); next != nil; next = w.client.Next() {
 		w.resume(next)
 	}
-	w.client.Close()
+	w.client.Close(w.proxy.Clock)
 }
 
 func (w *worker) isDecided(context uint32) bool {

@@ -207,7 +207,7 @@ func TestUnitsThatHaveNotLeftWithTheirConfigurationAreLost(t *testing.T) {
 	w.client.Forget(id)
 	w.client.Flush(w.proxy.Clock)
 	require.Zero(t, w.lost())
-	w.client.Close()
+	w.client.Close(w.proxy.Clock)
 	require.EqualValues(t, 1, w.lost())
 }
 

@@ -243,7 +243,7 @@ func (k *worker) mayEnd() bool {
 func (k *worker) end() {
 	k.client.ExpireAll()
 	k.goOn()
-	k.client.Close()
+	k.client.Close(k.now())
 	k.leave()
 	k.ended = true
 	k.script = nil

@@ -11,8 +11,8 @@ import (
 )
 
 // ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no request waits for
-// a queued one, askForNobody has made it: it is for requests to come, or it only reports what is held. If no request
-// waits for a sent one, all may also have left. It is treated alike then: it is not sent again.
+// a queued one, askForNobody has made it: it is a refill, a report or a probe. If no request waits for a sent one, all
+// may also have left. It is treated alike then: it is not sent again.
 //
 // It has a part for each key of which units are needed, for all requests that have joined it. For example, two requests
 // join a refill of key k:
@@ -143,9 +143,9 @@ func (as *askList) join(req *Waiter, parts []lease.Part) {
 	req.waitFor(a)
 }
 
-// askForNobody queues an ask for which no request waits, a refill or a report, unless one for the same units is queued.
-// It is sent first, before those that came earlier: its key is in use, and first requests of other keys must not delay
-// it.
+// askForNobody queues an ask for which no request waits: a refill, a report or a probe. If one for the same units is
+// queued, that stays. It is sent first, before those that came earlier: its key is in use, and first requests of other
+// keys must not delay it.
 func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
 		copy(as.queue[1:], as.queue)

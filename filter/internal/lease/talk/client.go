@@ -22,7 +22,7 @@
 //	the client leaves     Forget ends the wait. Its units go into the lease, or back.
 //	an answer comes late  askLateAgain lets others ask anew. handOut puts late units into the lease.
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
-//	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. probe asks on.
+//	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. Tick asks on.
 //
 // Four things have a life, which is drawn where they change. How they change while the first request waits:
 //
@@ -222,8 +222,8 @@ func (c *Client) Tick(now int64) {
 	c.expireOverdue(now)
 	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
 	c.worker.Book.Sweep(now, c.worker.Service.TimeoutNs)
-	if c.worker.Service.Silent {
-		c.probe(now)
+	if c.worker.Service.Silent && !c.stream.owes() {
+		c.asks.askForNobody([]lease.Part{c.worker.ProbePart()})
 	}
 }
 

@@ -23,7 +23,7 @@ func (c *Client) Flush(now int64) {
 	if len(c.outMessage.Asks)+len(c.outMessage.Returns) == 0 {
 		return
 	}
-	if !c.send(&c.outMessage, now) {
+	if !c.send(now) {
 		return // the packed asks are still in the queue, and StreamEnded has undone their reports
 	}
 	c.worker.Returns.Sent(len(c.outMessage.Returns))
@@ -179,8 +179,9 @@ func (c *Client) define(d *quota.Definition) {
 	c.outMessage.Definitions = append(c.outMessage.Definitions, *d)
 }
 
-// send sends a message. A stream's first one says which domain and process asks.
-func (c *Client) send(m *quota.Asks, now int64) bool {
+// send sends the message Client.outMessage. A stream's first one says which domain and process asks.
+func (c *Client) send(now int64) bool {
+	m := &c.outMessage
 	isFirst := c.stream.phase == open
 	if isFirst {
 		c.worker.Greet(m)
@@ -228,7 +229,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 func (c *Client) takeResult(result *quota.AskResult, now int64) {
 	a := c.asks.end(result.ID)
 	switch {
-	case a == nil: // it has come more than lateNs after the ask, or it answers a probe
+	case a == nil: // it has come more than lateNs after the ask
 	case result.Outcome == quota.Unknown:
 		c.defineAgain(a)
 	case a.isLook():

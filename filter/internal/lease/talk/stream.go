@@ -1,7 +1,5 @@
 package talk
 
-import "github.com/sluice-ratelimit/sluice/shared/quota"
-
 // phase is how far a stream has come. Its life, and that of the next one:
 //
 //	         ensureOpen           send               Receive
@@ -105,11 +103,9 @@ func (c *Client) hangUp(now int64) {
 }
 
 // Close ends the talk.
-func (c *Client) Close() {
+func (c *Client) Close(now int64) {
 	if c.stream.isOpen() {
-		c.transport.Cancel()
-		c.stream.phase = closed
-		c.worker.Returns.StreamEnded()
+		c.hangUp(now)
 	}
 }
 
@@ -124,12 +120,12 @@ func (c *Client) Close() {
 //	asked     It owes one since owesNs, and Flush sends nothing more. If the stream ends, it owes
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout. It is also silent if a request has waited that long without a
-//	          stream, though it was not asked. No request waits any more, and probe asks until an answer comes.
+//	          stream, though it was not asked. No request waits any more, and Tick asks until an answer comes.
 //	          lease.Service.Silent says so, because sources decide by it.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
 // each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
-// decided that wait. About a second later a tick opens a stream, and sends a probe. The service is
+// decided that wait, and queues a probe. About a second later a stream is opened, and the probe is sent. The service is
 // silent until it answers that.
 
 // noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
@@ -176,16 +172,4 @@ func (s *stream) giveMoreTime(now, timeoutNs int64) (given bool) {
 		s.stalled, s.owesNs = true, now
 	}
 	return late
-}
-
-// probe asks the silent service for no units, to hear whether it answers again.
-func (c *Client) probe(now int64) {
-	if c.stream.owes() || !c.ensureOpen(now) {
-		return
-	}
-	first := c.worker.Definitions()[:1]
-	look := quota.Part{Definition: first[0].ID, Inspect: true} // at a key that nobody has
-	m := quota.Asks{Definitions: first, Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
-	c.stream.defined[look.Definition] = true
-	c.send(&m, now)
 }
