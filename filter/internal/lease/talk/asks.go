@@ -32,7 +32,6 @@ import (
 //	Shadow, NoBlock  are of the rule and the key, so each request has the same. A report has none: the first request
 //	                 says them
 type ask struct {
-	state   askState
 	id      uint32
 	want    string // which units it asks for: see appendWant
 	parts   []lease.Part
@@ -69,28 +68,24 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 // isLook reports whether the ask is for looks: it asks for no units.
 func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
-// add adds what another request needs to the ask: its cost, by the table above.
-func (a *ask) add(parts []lease.Part) {
+// add adds what other requests need to the ask, by the table above. They are one that joins it, or those of an earlier
+// ask. isFirst says that one of them is the first request of this ask now.
+func (a *ask) add(parts []lease.Part, isFirst bool) {
 	for i := range a.parts {
-		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
-		if len(a.waiters) == 0 { // the request is the first one, of an ask that was made for requests to come
-			p.Cost = cost
-			p.Shadow, p.NoBlock = parts[i].Wire.Shadow, parts[i].Wire.NoBlock
+		p, other := &a.parts[i].Wire, &parts[i].Wire
+		if isFirst {
+			p.Cost = other.Cost
+			p.Shadow, p.NoBlock = other.Shadow, other.NoBlock
 		}
-		p.Waiting = limit.AddSaturating(p.Waiting, cost)
+		p.Waiting = limit.AddSaturating(p.Waiting, other.Waiting)
 	}
 }
 
 // putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
 func (a *ask) putBefore(earlier *ask) {
+	a.add(earlier.parts, true)
 	for _, req := range earlier.waiters {
 		req.awaits = append(without(req.awaits, earlier), a)
-	}
-	for i := range a.parts {
-		p, before := &a.parts[i].Wire, &earlier.parts[i].Wire
-		p.Cost = before.Cost
-		p.Shadow, p.NoBlock = before.Shadow, before.NoBlock
-		p.Waiting = limit.AddSaturating(p.Waiting, before.Waiting)
 	}
 	a.waiters = append(earlier.waiters, a.waiters...)
 }
@@ -100,34 +95,25 @@ func without[T comparable](list []T, one T) []T {
 	return slices.DeleteFunc(list, func(other T) bool { return other == one })
 }
 
-// askState is how far an ask is. Its life:
+// askList has all asks that have no result. Their life:
 //
 //	 ensureQueued            markSent             end
 //	--------------> queued ------------> flying ----------> over
 //	                 |  ^                 |  |               ^
 //	                 |  +--- requeue -----+  +----> late ----+
 //	                 +------------- unqueue -----------------+
-type askState uint8
-
-const (
-	// askQueued: other requests for the same units join it. unqueue ends it if the last of its requests leaves, or if the
-	// result of the ask that flies for the same units decides them, too: see takeDecided.
-	askQueued askState = iota
-	// askFlying: another ask for the same units stays queued. If the stream ends, or the service lacks a definition,
-	// requeue queues it again, or ends it if no request waits for it.
-	askFlying
-	// askLate: askLateAgain has found no result after the timeout. Its requests are decided without it, and the same units
-	// may be asked for again. A result counts for lateNs, then askLateAgain drops it.
-	askLate
-	askOver
-)
-
-// askList has all asks that have no result.
+//
+//	queued  Other requests for the same units join it. unqueue ends it if the last of its requests leaves, or if the
+//	        result of the ask that flies for the same units decides them, too: see takeDecided.
+//	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, requeue
+//	        queues it again, or ends it if no request waits for it.
+//	late    askLateAgain has found no result after the timeout. Its requests are decided without it, and the same units
+//	        may be asked for again. A result counts for lateNs, then askLateAgain drops it.
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
 	sent   []*ask          // flying and late ones, in the order in which they were sent
-	flying map[string]*ask // by what they want
+	flying map[string]*ask // the flying ones, by what they want
 	want   []byte          // memory
 }
 
@@ -138,7 +124,7 @@ func newAskList() askList { return askList{queued: map[string]*ask{}, flying: ma
 func (as *askList) join(req *Waiter, parts []lease.Part) {
 	a, isNew := as.ensureQueued(parts)
 	if !isNew {
-		a.add(parts)
+		a.add(parts, len(a.waiters) == 0)
 	}
 	req.waitFor(a)
 }
@@ -167,7 +153,6 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 }
 
 func (as *askList) enqueue(a *ask) {
-	a.state = askQueued
 	as.queue, as.queued[a.want] = append(as.queue, a), a
 }
 
@@ -176,7 +161,7 @@ func (as *askList) enqueue(a *ask) {
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.awaits {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
-		if len(a.waiters) == 0 && a.state == askQueued {
+		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
 			a.repeatReports() // Book.Due has dropped its accounts, for it was to report them
 		}
@@ -186,7 +171,6 @@ func (as *askList) leave(req *Waiter) {
 
 // unqueue ends a queued ask.
 func (as *askList) unqueue(a *ask) {
-	a.state = askOver
 	delete(as.queued, a.want)
 	as.queue = without(as.queue, a)
 }
@@ -194,7 +178,6 @@ func (as *askList) unqueue(a *ask) {
 // markSent moves the packed asks from the queue to those that were sent. The others are left in it.
 func (as *askList) markSent(packed, left []*ask) {
 	for _, a := range packed {
-		a.state = askFlying
 		delete(as.queued, a.want)
 		as.sent, as.flying[a.want] = append(as.sent, a), a
 	}
@@ -207,27 +190,25 @@ func (as *askList) end(id uint32) *ask {
 	for i, a := range as.sent {
 		if a.id == id {
 			as.sent = slices.Delete(as.sent, i, i+1)
-			as.stopFlying(a, askOver)
+			as.stopFlying(a)
 			return a
 		}
 	}
 	return nil
 }
 
-// stopFlying lets the units of an ask be asked for again, if it flies: it is late then, or over.
-func (as *askList) stopFlying(a *ask, then askState) (flew bool) {
-	flew = a.state == askFlying
+// stopFlying lets the units of an ask be asked for again, if it flies.
+func (as *askList) stopFlying(a *ask) (flew bool) {
+	flew = as.flying[a.want] == a
 	if flew {
 		delete(as.flying, a.want)
 	}
-	a.state = then
 	return flew
 }
 
 // requeue queues an ask again that was sent, if requests wait for it. They join an ask for the same units that is
 // queued already.
 func (as *askList) requeue(a *ask) {
-	a.state = askOver // unless it is queued again
 	next := as.queued[a.want]
 	switch {
 	case len(a.waiters) == 0:
@@ -261,12 +242,11 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 		if now-a.sentNs < timeoutNs {
 			break
 		}
-		if as.stopFlying(a, askLate) {
+		if as.stopFlying(a) {
 			a.repeatReports()
 		}
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
-		as.sent[0].state = askOver
 		as.sent = as.sent[1:]
 	}
 }
