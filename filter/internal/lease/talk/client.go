@@ -39,7 +39,8 @@
 //
 //	client.go   Client, Waiter  has requests wait, and ticks
 //	asks.go     ask, askList    what some requests need of some keys, while it is queued or sent
-//	message.go                  what is sent when, and what a message with results does to asks and their requests
+//	send.go                     what is sent when
+//	receive.go                  what a message with results does to asks and their requests
 //	stream.go   stream          whether there is one, and whether the service answers on it
 package talk
 
