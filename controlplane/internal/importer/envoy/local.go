@@ -38,8 +38,7 @@ func (r *reader) readLocal(file *source.Document) error {
 		return err
 	}
 	if r.draft.IsEmpty() && r.Err() == nil {
-		envoyfile.RefuseTyposOfLimits(r.Findings, in)
-		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
+		return envoyfile.WhyNothing(r.Findings, in)
 	}
 	return nil
 }

@@ -14,16 +14,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// routeFields are the fields of a route that lead to limits.
-var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
-
 // routeSelection is for the requests that a route's match takes. Only a part of a configuration has none: it is for
 // every request.
 func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
-	envoyfile.RefuseTypos(r.Findings, n, at, routeFields)
-	if action := source.FieldOf(n, "route"); action != nil {
-		envoyfile.RefuseTypos(r.Findings, action, at.In("route"), routeFields)
-	}
+	envoyfile.RefuseTyposOfRoute(r.Findings, n, at)
 	if match := source.FieldOf(n, "match"); match != nil {
 		r.readRouteMatch(&s, decode[*routev3.RouteMatch](r, match, at.In("match")), at.In("match"))
 	}

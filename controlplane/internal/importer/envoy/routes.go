@@ -25,7 +25,7 @@ type hostRoute struct {
 	configs    []envoyfile.Config // of the route, then of what it is in
 	ofClusters []envoyfile.Config // of its weighted clusters: the import uses none of these
 	include    bool               // include_vh_rate_limits
-	answers    bool               // by itself, as a redirect does: no filter sends descriptors for it
+	answers    bool               // by itself, as a redirect does: then its rate_limits and its host's do not count
 }
 
 // routesOf are the routes of all hosts.

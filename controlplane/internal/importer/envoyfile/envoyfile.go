@@ -7,9 +7,8 @@
 //	             no listener has
 //	Choose       one of the sites, by --listener if several have limits      site.go
 //	Config       the configuration of a filter, in a site or for a route     site.go
-//	Refuse...    says what a file is that is none of these                   refuse.go
-//	RefuseTypos  rejects names that are spelled nearly as those that lead    refuse.go
-//	             to limits; RefuseTyposOfLimits does so in a whole file
+//	Refuse...    says what a file is that is none of these, and rejects      refuse.go
+//	             names that are spelled nearly as those that lead to limits
 //	WhyNothing   says why there is no limit in a file                        refuse.go
 package envoyfile
 

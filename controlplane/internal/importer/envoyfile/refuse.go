@@ -87,20 +87,40 @@ func whyUnread(n *policy.Node) string {
 	}
 }
 
-// limitFields are the fields that lead to the limits of a configuration of Envoy.
-var limitFields = []string{
-	"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
-	"typed_per_filter_config", "virtual_hosts",
+// The fields that lead to limits, in a route and its action, and in a whole configuration of Envoy.
+var (
+	routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
+	limitFields = []string{
+		"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
+		"typed_per_filter_config", "virtual_hosts",
+	}
+)
+
+// RefuseTyposOfRoute rejects unknown fields of a route and its action whose names resemble one that leads to limits.
+func RefuseTyposOfRoute(to *draft.Findings, n *policy.Node, at source.Place) {
+	refuseTypos(to, n, at, routeFields)
+	if action := source.FieldOf(n, "route"); action != nil {
+		refuseTypos(to, action, at.In("route"), routeFields)
+	}
 }
 
-// RefuseTyposOfLimits rejects unknown fields anywhere in a file whose names resemble a field that leads to limits.
-func RefuseTyposOfLimits(to *draft.Findings, in *source.Document) {
-	source.Walk(in.Root, func(n *policy.Node) { RefuseTypos(to, n, in.Top(), limitFields) })
+// refuseTypos rejects unknown fields of an object whose names resemble a known one.
+func refuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []string) {
+	for _, f := range n.Fields {
+		near := message.Nearest(f.Name, known)
+		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
+		difference := len(near) - len(f.Name)
+		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
+			to.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
+		}
+	}
 }
 
-// WhyNothing says why there is no rate limit in a file without typos: a filter that the import does not read. If it
-// knows no reason it is nil: then Draft.Finish returns ErrNothing, without one.
-func WhyNothing(in *source.Document) error {
+// WhyNothing says why there is no rate limit in a file. It rejects unknown fields anywhere whose names resemble a field
+// that leads to limits. Else there may be a filter that the import does not read: that is the error. If it knows no
+// reason it is nil: then Draft.Finish returns ErrNothing, without one.
+func WhyNothing(to *draft.Findings, in *source.Document) error {
+	source.Walk(in.Root, func(n *policy.Node) { refuseTypos(to, n, in.Top(), limitFields) })
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
 		if t := typeOf(source.TextOf(n, "@type")); isLimiterType(t) {
@@ -132,16 +152,4 @@ func hasRateLimitsOrLimiter(n *policy.Node) bool {
 // isLimiterType reports whether a message is one of Envoy's limiters, by its name.
 func isLimiterType(typeName string) bool {
 	return strings.Contains(typeName, "ratelimit") || strings.Contains(typeName, "rate_limit")
-}
-
-// RefuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
-func RefuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []string) {
-	for _, f := range n.Fields {
-		near := message.Nearest(f.Name, known)
-		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
-		difference := len(near) - len(f.Name)
-		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
-			to.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
-		}
-	}
 }
