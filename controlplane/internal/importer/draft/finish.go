@@ -123,11 +123,12 @@ func shareCounters(list []*policyRule) {
 }
 
 // mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
-// configuration, over the same keys and time. A rule that does nothing has a counter of its own.
+// configuration, over the same keys and time. One of mode off has a counter of its own.
 func (r *policyRule) mayShareCounter(other *policyRule) bool {
 	a, b := r.terms.Limit, other.terms.Limit
 	isAlike := a.Algorithm == b.Algorithm && a.Per == b.Per
-	return isAlike && !r.doesNothing() && !other.doesNothing() && r.terms.CountsBy == other.terms.CountsBy &&
+	isOff := r.mode() == policy.ModeOff || other.mode() == policy.ModeOff
+	return isAlike && !isOff && r.terms.CountsBy == other.terms.CountsBy &&
 		slices.EqualFunc(r.key(), other.key(), request.Part.Is)
 }
 
@@ -217,7 +218,7 @@ type ruleText struct {
 	Capacity       uint64          `yaml:"capacity,omitempty"`
 	MissingKey     string          `yaml:"missing_key,omitempty"`
 	CountDenied    bool            `yaml:"count_denied,omitempty"`
-	Mode           string          `yaml:"mode,omitempty"`
+	Mode           policy.Mode     `yaml:"mode,omitempty"`
 	EnforcePercent uint64          `yaml:"enforce_percent,omitempty"`
 	Response       *Response       `yaml:"response,omitempty,flow"`
 }
@@ -230,14 +231,9 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Match: t.Requests.Match(), Exempt: r.exempt, Key: r.key(),
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
-		Response: t.Enforcement.Response,
+		Mode: r.mode(), Response: t.Enforcement.Response,
 	}
-	switch {
-	case r.doesNothing():
-		text.Mode = string(policy.ModeOff)
-	case r.isShadow():
-		text.Mode = string(policy.ModeShadow)
-	case r.deniesShare():
+	if text.Mode == "" {
 		text.EnforcePercent = t.Enforcement.Percent
 	}
 	n := request.Encoded(text)

@@ -83,7 +83,7 @@ func NewRule(to *Findings, t Terms) *Rule {
 	for _, text := range t.Enforcement.Comments {
 		r.addComment(text)
 	}
-	if r.deniesShare() && len(r.key()) == 0 && !t.Limit.Shadow {
+	if t.Enforcement.Percent != 0 && len(r.key()) == 0 && !t.Limit.Shadow {
 		r.comment(t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
 			"it is shadow.")
 	}
@@ -110,16 +110,17 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
-// doesNothing reports whether the rule is off, or its limiter is disabled.
-func (r *Rule) doesNothing() bool { return r.isOff || r.terms.Enforcement.Disabled }
-
-// isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
-func (r *Rule) isShadow() bool {
-	return r.terms.Limit.Shadow || r.terms.Enforcement.Shadow || r.deniesShare() && len(r.key()) == 0
+// mode is the rule's mode in the policy; empty if it denies.
+func (r *Rule) mode() policy.Mode {
+	e := &r.terms.Enforcement
+	switch {
+	case r.isOff, e.Disabled:
+		return policy.ModeOff
+	case r.terms.Limit.Shadow, e.Shadow, e.Percent != 0 && len(r.key()) == 0: // it has no keys to choose among
+		return policy.ModeShadow
+	}
+	return ""
 }
-
-// deniesShare reports whether the rule denies for some percent of its keys alone.
-func (r *Rule) deniesShare() bool { return r.terms.Enforcement.Percent != 0 }
 
 // key is the rule's key, as the policy has it.
 func (r *Rule) key() []request.Part { return slices.Concat(r.terms.Enforcement.Key, r.terms.Key) }
