@@ -5,21 +5,19 @@
 // Its invariant: each change of an account is reported until the service has answered. A report that has no answer may
 // have arrived or not. The next one says all that it said.
 //
-// The verbs of an account. One that changes what the store should know lists the account for a report. An account is
-// forgotten once it is idle, and two verbs reopen it:
+// The verbs of an account. One that changes what the store should know lists the account for a report:
 //
-//	                  given  held  charged  lists it                          reopens it
-//	AddGiven(2)          +2                 no: the store counted the units   no: the store has them as held
-//	                                        as held when it granted them
-//	HoldGiven(2)         -2    +2           no: a report says given and       no: units were given
-//	                                        held in one number
-//	UnholdGiven(2)       +2    -2           no, for the same reason           no: units were held
-//	DropGiven(2)         -2                 yes                               no: units were given
-//	Hold(2)                    +2           yes                               no: Book.Open has just opened it
-//	Unhold(2)                  -2           yes                               no: units were held
-//	Settle(2, 5)               -2       +5  yes: a request held 2, and its    yes: the request may have held 0 units,
-//	                                        answer has cost 5                 or its hold has lapsed
-//	Reporter.Write                          no                                yes: its ask may have waited for long
+//	                  given  held  charged  lists it
+//	AddGiven(2)          +2                 no: the store counted the units as held when it granted them
+//	HoldGiven(2)         -2    +2           no: a report says given and held in one number
+//	UnholdGiven(2)       +2    -2           no, for the same reason
+//	DropGiven(2)         -2                 yes
+//	Hold(2)                    +2           yes
+//	Unhold(2)                  -2           yes
+//	Settle(2, 5)               -2       +5  yes: a request held 2, and its answer has cost 5
+//
+// Sweep forgets an account of which nothing is given or held. A request that held 0 units, or whose hold has lapsed,
+// may be settled later, and an ask may wait for long before it reports. Both go by the latest account of the key.
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account
@@ -109,7 +107,7 @@ func (acc *Account) Unhold(units uint32) {
 
 // Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	latest := acc.reopen()
+	latest := acc.latest()
 	latest.sums.Settle(units, cost)
 	latest.List()
 }

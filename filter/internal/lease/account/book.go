@@ -69,24 +69,18 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 	return acc
 }
 
-// latest returns the account that the key has by now: acc, or one that Open has made since Sweep has forgotten acc.
+// latest returns the account that the key has by now: acc, or one that Open has made since Sweep has forgotten acc. If
+// the key has none, it puts acc back into the book.
 func (acc *Account) latest() *Account {
-	if acc.isForgotten {
-		if other := acc.book.byName[acc.name]; other != nil {
-			return other
-		}
+	if !acc.isForgotten {
+		return acc
 	}
+	if other := acc.book.byName[acc.name]; other != nil {
+		return other
+	}
+	acc.isForgotten = false
+	acc.book.byName[acc.name] = acc
 	return acc
-}
-
-// reopen returns the latest account, and puts it back into the book if that has none.
-func (acc *Account) reopen() *Account {
-	latest := acc.latest()
-	if latest.isForgotten {
-		latest.isForgotten = false
-		latest.book.byName[latest.name] = latest
-	}
-	return latest
 }
 
 // newReportNumber numbers a report: the store takes no number that is not larger than the last one.

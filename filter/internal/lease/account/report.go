@@ -106,10 +106,10 @@ func (r *Reporter) MustWait() bool {
 
 // Write writes into the part what the worker holds of the key: the report is under way then.
 func (r *Reporter) Write(p *quota.Part, now int64) {
-	if r.made == nil {
+	acc := r.Account()
+	if acc == nil {
 		return
 	}
-	acc := r.made.reopen()
 	r.number = acc.book.newReportNumber()
 	if !acc.isUnderWay() {
 		acc.reporting = reporting{firstNumber: r.number}
