@@ -26,8 +26,8 @@ import (
 // What may go wrong with the ask that says Spent:
 //
 //	No answer to it comes by 1300 ms, or it    The next ask says Spent: 5 again. If the service has heard the first
-//	is never sent: askList joins it to an ask  one, it charges 5 units twice.
-//	for the same units, or drops it.
+//	is never sent: the talk joins it to an     one, it charges 5 units twice.
+//	ask for the same units, or drops it.
 //	The answer has Failed: the service cannot  The units stay Uncharged. The next ask says them.
 //	reach the key.
 //	The record is lost. For a new one in a     The service never hears of the units.

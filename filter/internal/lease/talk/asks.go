@@ -130,8 +130,8 @@ func (as *askList) join(req *Waiter, parts []lease.Part) {
 }
 
 // askForNobody queues an ask for which no request waits: a refill, a report or a probe. If one for the same units is
-// queued, that stays. It is sent first, before those that came earlier: its key is in use, and first requests of other
-// keys must not delay it.
+// queued, that stays. A new one is sent first, before those that came earlier: its key is in use, and first requests of
+// other keys must not delay it.
 func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
 		copy(as.queue[1:], as.queue)
@@ -163,7 +163,7 @@ func (as *askList) leave(req *Waiter) {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
-			a.repeatReports() // Book.Due has dropped its accounts, for it was to report them
+			a.repeatReports() // it may have claimed its accounts
 		}
 	}
 	req.awaits = req.awaits[:0]

@@ -14,7 +14,7 @@ package talk
 //	heard    The service has answered on it. From then on it takes units back.
 //
 // The proxy calls StreamEnded when it has ended the stream. hangUp ends it from here: after a message that
-// cannot be read, and when the service is silent.
+// cannot be read, when the service is silent, and when the talk ends.
 type phase uint8
 
 const (
