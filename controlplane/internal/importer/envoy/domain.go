@@ -88,11 +88,6 @@ func (d *domainRoutes) filterOfDomain(filters []*listenerFilter) domainFilter {
 	return domainFilter{listenerFilter: filters[0]}
 }
 
-// rateLimits are those of the filter's own configuration.
-func (f domainFilter) rateLimits() []rateLimit {
-	return rateLimitsAt(f.message.GetRateLimits(), f.config.At)
-}
-
 // enforcementOf is how the filter enforces what the service answers. A site without the filter enforces
 // everything.
 func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
@@ -105,14 +100,14 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 			"such as x-envoy-internal separates them")
 	}
 	e := d.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
-	readAnswerHeaders(d.reader, f.message.GetEnableXRatelimitHeaders())
+	d.readAnswerHeaders(int32(f.message.GetEnableXRatelimitHeaders()))
 	return e
 }
 
 // descriptorsFor lists what the filter sends for requests of the hosts.
 func (d *domainRoutes) descriptorsFor(f domainFilter, hosts []*virtualHost) ([]descriptor.Descriptor, error) {
 	if len(hosts) == 0 { // they are not in the files
-		return d.descriptorsOf([]rateLimitsFor{{list: f.rateLimits()}})
+		return d.descriptorsOf([]rateLimitsFor{{list: d.rateLimitsIn(f.config.Node, f.config.At)}})
 	}
 	return d.descriptorsOf(sentBy(hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
 		return d.sentFor(f, h, route)
@@ -137,7 +132,7 @@ func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute)
 	if whose == ofRoute {
 		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
 	}
-	own := f.rateLimits()
+	own := d.rateLimitsIn(f.config.Node, f.config.At)
 	switch {
 	case config.GetDomain() != "" && config.GetDomain() != d.domain:
 		d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
@@ -145,7 +140,7 @@ func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute)
 	case route.answers:
 		return nil, nil
 	case len(config.GetRateLimits()) > 0:
-		return rateLimitsAt(config.GetRateLimits(), c.At), nil
+		return d.rateLimitsIn(c.Node, c.At), nil
 	case len(own) > 0:
 		return nil, own
 	}

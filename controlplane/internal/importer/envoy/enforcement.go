@@ -131,7 +131,7 @@ func noHeaders(headers map[string]string) string {
 }
 
 // readAnswerHeaders reads a filter's enable_x_ratelimit_headers: if any has it, answers have these headers.
-func readAnswerHeaders[E ~int32](r *reader, version E) {
+func (r *reader) readAnswerHeaders(version int32) {
 	if version == 1 { // DRAFT_VERSION_03, as both filters number it
 		r.draft.Headers = "x-ratelimit"
 	}

@@ -132,7 +132,7 @@ func (imp *localImport) addRules(s *envoyfile.Site) error {
 // bucket is for the requests. Its other limits are for those that send their descriptors: see descriptorsFor.
 type localConfig struct {
 	*localv3.LocalRateLimit
-	at      source.Place
+	config  envoyfile.Config
 	filter  *listenerFilter
 	reaches []reach
 }
@@ -218,12 +218,12 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 		if !hasBuckets(c.Node) {
 			return // it is there for its routes
 		}
-		message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
-		isIt := func(known *localConfig) bool { return known.filter == f && known.LocalRateLimit == message }
+		isIt := func(known *localConfig) bool { return known.filter == f && known.config.Node == c.Node }
 		i := slices.IndexFunc(list, isIt)
 		if i < 0 {
 			i = len(list)
-			list = append(list, &localConfig{LocalRateLimit: message, at: c.At, filter: f})
+			message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
+			list = append(list, &localConfig{LocalRateLimit: message, config: c, filter: f})
 		}
 		list[i].reaches = append(list[i].reaches, where...)
 	}
@@ -243,17 +243,17 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 // addConfig makes the rules of one configuration. When it has those of all reaches, it knows which of the limits no
 // request comes to.
 func (imp *localImport) addConfig(c *localConfig) error {
-	enforced := imp.readEnforcement(c.filter, c, c.at, 0, c.GetStatus())
+	enforced := imp.readEnforcement(c.filter, c, c.config.At, 0, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
-		imp.Note(c.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
+		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
-	readAnswerHeaders(imp.reader, c.GetEnableXRatelimitHeaders())
+	imp.readAnswerHeaders(int32(c.GetEnableXRatelimitHeaders()))
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		imp.countEachConnection(enforced, c.at)
+		imp.countEachConnection(enforced, c.config.At)
 	}
 	levels := descriptor.LocalLevels(imp.readLevels(c), *enforced)
-	bucket := imp.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
+	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
 	isBucketReached := bucket == nil
 	var all []*descriptor.Limited
 	for _, where := range c.reaches {
@@ -304,7 +304,7 @@ func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Plac
 // entry without one, to bound memory; newcomers are not denied for it.
 func (imp *localImport) readLevels(c *localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
-		at := c.at.Item("descriptors", i)
+		at := c.config.At.Item("descriptors", i)
 		l := &descriptor.Level{At: at, Order: i, Limit: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if l.Limit != nil {
 			l.Limit.Shadow = d.GetShadowMode()
@@ -338,7 +338,7 @@ func (imp *localImport) noteForgotten(c *localConfig) {
 func (imp *localImport) descriptorsFor(
 	c *localConfig, where reach, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, error) {
-	own := rateLimitsAt(c.GetRateLimits(), c.at)
+	own := imp.rateLimitsIn(c.config.Node, c.config.At)
 	switch {
 	case len(own) > 0:
 		return imp.descriptorsOf([]rateLimitsFor{{own, where.requests}})

@@ -135,11 +135,3 @@ func (r *reader) ofStage(stage uint32, all []rateLimit) (list []rateLimit) {
 	}
 	return list
 }
-
-// rateLimitsAt are rate_limits of a decoded object at a place.
-func rateLimitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
-	for i, l := range decoded {
-		list = append(list, rateLimit{l, at.Item("rate_limits", i)})
-	}
-	return list
-}
