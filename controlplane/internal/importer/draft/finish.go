@@ -129,7 +129,7 @@ func (r *policyRule) mayShareCounter(other *policyRule) bool {
 	isAlike := a.Algorithm == b.Algorithm && a.Per == b.Per
 	isOff := r.mode() == policy.ModeOff || other.mode() == policy.ModeOff
 	return isAlike && !isOff && r.terms.CountsBy == other.terms.CountsBy &&
-		slices.EqualFunc(r.key(), other.key(), request.Part.Is)
+		slices.EqualFunc(r.terms.Key, other.terms.Key, request.Part.Is)
 }
 
 // countOverAll gives the rules scope cluster, except those with a counter for each connection, because
@@ -137,7 +137,7 @@ func (r *policyRule) mayShareCounter(other *policyRule) bool {
 func countOverAll(list []*policyRule) {
 	sharing := map[string][]*policyRule{} // by their counter
 	for _, r := range list {
-		if slices.ContainsFunc(r.key(), request.ConnectionID.Is) {
+		if slices.ContainsFunc(r.terms.Key, request.ConnectionID.Is) {
 			continue
 		}
 		r.scope = string(policy.ScopeCluster)
@@ -228,8 +228,8 @@ func (r *policyRule) asYAML() *yaml.Node {
 	t := &r.terms
 	text := ruleText{
 		Name: r.name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
-		Match: t.Requests.Match(), Exempt: r.exempt, Key: r.key(),
-		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
+		Match: t.Requests.Match(), Exempt: r.exempt, Key: t.Key,
+		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: t.Overrides,
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
 		Mode: r.mode(), Response: t.Enforcement.Response,
 	}

@@ -33,6 +33,16 @@ type Terms struct {
 // denied request.
 func (t *Terms) countsDenied() bool { return t.Cost > 0 && t.Limit.IsWindowed() }
 
+// countEachConnection adds the connection to the key. The overrides are for all of its values.
+func (t *Terms) countEachConnection() {
+	t.Key = slices.Concat([]request.Part{request.ConnectionID}, t.Key)
+	overrides := t.Overrides
+	t.Overrides = nil
+	for _, o := range overrides {
+		t.Overrides = append(t.Overrides, Override{slices.Concat([]string{"*"}, o.Patterns), o.Limit})
+	}
+}
+
 // LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
 type LimitID struct {
 	At source.Place
@@ -46,8 +56,9 @@ type Enforcement struct {
 	Shadow   bool   // it counts, and denies nothing
 	Percent  uint64 // of its keys that a rule denies, from 1 to 99; 0 = all
 	Response *Response
-	Key      []request.Part // before that of each rule, whose overrides are for all values of these parts
-	Comments []string       // of each rule: the reader notes them once
+	Comments []string // of each rule: the reader notes them once
+
+	PerConnection bool // each connection counts for itself
 }
 
 // Rule is a rule in the making. A rule that a policy cannot say is off: the user must see to it, so a comment says why.
@@ -65,6 +76,9 @@ type Rule struct {
 
 // NewRule makes a rule. Draft.Add adds it.
 func NewRule(to *Findings, t Terms) *Rule {
+	if t.Enforcement.PerConnection {
+		t.countEachConnection()
+	}
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.CountsBy = cmp.Or(t.CountsBy, LimitID{At: t.Limit.At})
 	r := &Rule{terms: t, findings: to}
@@ -83,7 +97,7 @@ func NewRule(to *Findings, t Terms) *Rule {
 	for _, text := range t.Enforcement.Comments {
 		r.addComment(text)
 	}
-	if t.Enforcement.Percent != 0 && len(r.key()) == 0 && !t.Limit.Shadow {
+	if t.Enforcement.Percent != 0 && len(t.Key) == 0 && !t.Limit.Shadow {
 		r.comment(t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
 			"it is shadow.")
 	}
@@ -116,22 +130,10 @@ func (r *Rule) mode() policy.Mode {
 	switch {
 	case r.isOff, e.Disabled:
 		return policy.ModeOff
-	case r.terms.Limit.Shadow, e.Shadow, e.Percent != 0 && len(r.key()) == 0: // it has no keys to choose among
+	case r.terms.Limit.Shadow, e.Shadow, e.Percent != 0 && len(r.terms.Key) == 0: // it has no keys to choose among
 		return policy.ModeShadow
 	}
 	return ""
-}
-
-// key is the rule's key, as the policy has it.
-func (r *Rule) key() []request.Part { return slices.Concat(r.terms.Enforcement.Key, r.terms.Key) }
-
-// overrides are those of the rule, with a pattern for each part of its key.
-func (r *Rule) overrides() (list []Override) {
-	all := slices.Repeat([]string{"*"}, len(r.terms.Enforcement.Key))
-	for _, o := range r.terms.Overrides {
-		list = append(list, Override{Patterns: slices.Concat(all, o.Patterns), Limit: o.Limit})
-	}
-	return list
 }
 
 // ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
@@ -171,6 +173,7 @@ func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 //	paths: [/a*], exempt: /a/b, which the caller has    paths: [/a*]
 //	paths: [/a*], exempt: /a/b, which it has not        not ok
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
+//	key: the connection                                 all requests
 //	key: a query parameter, a cookie or a property      not ok: no match asks for these
 //	lets some keys pass by an override                  not ok
 //	is off                                              not ok
@@ -188,7 +191,11 @@ func (r *Rule) limitedRequests(exempt []request.Match) (m request.Match, ok bool
 			if limited.Match().Of(p) == nil {
 				limited.Require(p.Value(), request.Present)
 			}
-		case request.KindQuery, request.KindCookie, request.KindProperty:
+		case request.KindProperty:
+			if !p.Is(request.ConnectionID) { // each request has a connection
+				return nil, false
+			}
+		case request.KindQuery, request.KindCookie:
 			return nil, false
 		case request.KindClientIP, request.KindPath, request.KindMethod, request.KindHost: // no request lacks these
 		}

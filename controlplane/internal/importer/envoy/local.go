@@ -296,7 +296,7 @@ func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Plac
 	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
 		"until its bucket is full again."
 	imp.NoteOfRules(at, note)
-	e.Key = []request.Part{request.ConnectionID}
+	e.PerConnection = true
 	e.Comments = []string{note}
 }
 
