@@ -74,7 +74,8 @@ func (d *domainRoutes) isOfDomain(c envoyfile.Config) bool {
 // domainFilter is the filter that asks for a domain.
 type domainFilter struct {
 	*listenerFilter
-	message *ratelimitv3.RateLimit // its configuration; nil if the site has no such filter
+	message    *ratelimitv3.RateLimit // its configuration; nil if the site has no such filter
+	rateLimits []rateLimit            // of its configuration
 }
 
 // filterOfDomain is the one of a site's filters that asks for the domain. If the site has routes alone, it is an empty
@@ -82,7 +83,8 @@ type domainFilter struct {
 func (d *domainRoutes) filterOfDomain(filters []*listenerFilter) domainFilter {
 	for _, f := range filters {
 		if d.isOfDomain(f.config) {
-			return domainFilter{f, decode[*ratelimitv3.RateLimit](d.reader, f.config.Node, f.config.At)}
+			message := decode[*ratelimitv3.RateLimit](d.reader, f.config.Node, f.config.At)
+			return domainFilter{f, message, d.rateLimitsIn(f.config.Node, f.config.At)}
 		}
 	}
 	return domainFilter{listenerFilter: filters[0]}
@@ -107,7 +109,7 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 // descriptorsFor lists what the filter sends for requests of the hosts.
 func (d *domainRoutes) descriptorsFor(f domainFilter, hosts []*virtualHost) ([]descriptor.Descriptor, error) {
 	if len(hosts) == 0 { // they are not in the files
-		return d.descriptorsOf([]rateLimitsFor{{list: d.rateLimitsIn(f.config.Node, f.config.At)}})
+		return d.descriptorsOf([]rateLimitsFor{{list: f.rateLimits}})
 	}
 	return d.descriptorsOf(sentBy(hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
 		return d.sentFor(f, h, route)
@@ -132,7 +134,6 @@ func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute)
 	if whose == ofRoute {
 		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
 	}
-	own := d.rateLimitsIn(f.config.Node, f.config.At)
 	switch {
 	case config.GetDomain() != "" && config.GetDomain() != d.domain:
 		d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
@@ -141,8 +142,8 @@ func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute)
 		return nil, nil
 	case len(config.GetRateLimits()) > 0:
 		return d.rateLimitsIn(c.Node, c.At), nil
-	case len(own) > 0:
-		return nil, own
+	case len(f.rateLimits) > 0:
+		return nil, f.rateLimits
 	}
 	return d.byRoute(h, route, f.message.GetStage(), vhostRateLimits(config.GetVhRateLimits()))
 }
