@@ -66,14 +66,10 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	if !slices.ContainsFunc(leaves, isPossible) { // each is compared with each other
 		return nil
 	}
-	var inPolicy []conditions
-	for _, l := range leaves {
-		inPolicy = append(inPolicy, l.inPolicy())
-	}
 	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
-		for k, before := range leaves[:i] {
-			if l.apart(before.conditions) && !inPolicy[i].apart(inPolicy[k]) {
+		for _, before := range leaves[:i] {
+			if l.isMixedWith(before.conditions) {
 				mixed[l] = before
 				mixed[before] = l
 			}
@@ -82,13 +78,18 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	return mixed
 }
 
-// inPolicy are the conditions as a policy has them, which compares less of some values.
-func (list conditions) inPolicy() (less conditions) {
-	for _, c := range list {
-		c.pattern = c.value.Compared(c.pattern)
-		less = append(less, c)
+// isMixedWith reports whether no request meets both conditions, and a policy, which compares less of hosts, takes those
+// of the one for those of the other.
+func (list conditions) isMixedWith(other conditions) bool {
+	if !list.apart(other) {
+		return false
 	}
-	return less
+	for i, c := range list {
+		if c.value.Compared(c.pattern).Apart(c.value.Compared(other[i].pattern)) {
+			return false
+		}
+	}
+	return true
 }
 
 // joinOverrides makes leaves overrides of the rules of wider ones, but none that is mixed. The last leaf that can have

@@ -151,20 +151,6 @@ func fitsWildcards(parts []string, text string) bool {
 	return true
 }
 
-// literalPrefix is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
-// in /a*, two such patterns have no value in common, or one has all of the other's.
-func (p Pattern) literalPrefix() (text string, isAll bool) {
-	switch p.kind {
-	case Exactly, PathOrBelow:
-		return p.text, true
-	case WithWildcards:
-		before, after, _ := strings.Cut(p.text, "*")
-		return before, after == ""
-	case AnyValue, ByExpression, Missing:
-	}
-	return "", false
-}
-
 // Within reports whether every text that fits p fits q, as those of /a/b* fit /a*. A true answer is sure. A false one
 // may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p Pattern) Within(q Pattern) bool {
@@ -176,13 +162,14 @@ func (p Pattern) Within(q Pattern) bool {
 	}
 	begin, _ := p.literalPrefix()
 	wider, isAll := q.literalPrefix()
-	switch {
-	case begin == "" || !isAll:
+	switch q.kind {
+	case PathOrBelow:
+		return strings.HasPrefix(begin, wider+"/")
+	case WithWildcards:
+		return isAll && begin != "" && strings.HasPrefix(begin, wider)
+	default:
 		return false
-	case q.kind == PathOrBelow:
-		return p.kind == PathOrBelow && begin == wider || strings.HasPrefix(begin, wider+"/")
 	}
-	return q.kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
 // Apart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
@@ -191,15 +178,24 @@ func (p Pattern) Within(q Pattern) bool {
 func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.literalPrefix()
 	other, isAllOther := q.literalPrefix()
-	switch {
-	case p.kind == Exactly:
-		return !q.Matches(p.text)
-	case q.kind == Exactly:
-		return !p.Matches(q.text)
-	case isAll && isAllOther:
+	if p.kind == Exactly || q.kind == Exactly || isAll && isAllOther { // one is within the other, or they are apart
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
+}
+
+// literalPrefix is the text that all texts begin with which fit: /a of /a* and of /a*.js. It isAll that the pattern
+// says in /a*.
+func (p Pattern) literalPrefix() (text string, isAll bool) {
+	switch p.kind {
+	case Exactly, PathOrBelow:
+		return p.text, true
+	case WithWildcards:
+		before, after, _ := strings.Cut(p.text, "*")
+		return before, after == ""
+	case AnyValue, ByExpression, Missing:
+	}
+	return "", false
 }
 
 // notation writes the pattern as a policy writes patterns over the part: those of
