@@ -90,8 +90,7 @@ func (d *domainRoutes) filterOfDomain(filters []*listenerFilter) domainFilter {
 	return domainFilter{listenerFilter: filters[0]}
 }
 
-// enforcementOf is how the filter enforces what the service answers. A site without the filter enforces
-// everything.
+// enforcementOf is how the filter enforces what the service answers. A site without it enforces everything.
 func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 	if f.message == nil {
 		return &draft.Enforcement{}

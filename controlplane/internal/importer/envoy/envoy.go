@@ -9,14 +9,16 @@
 //	  whatEnvoySends                                  its descriptors, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go)
 //	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
-//	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
+//	      filtersOf, filterOfDomain                   its filter (filter.go)
+//	      enforcementOf: readEnforcement              how that enforces the answers (enforcement.go)
 //	      virtualHosts                                its routes (routes.go), and whose requests they take (matcher.go)
-//	      descriptorsFor: configFor                   by which configuration it works for a route (filter.go)
-//	        sentFor, byRoute, sentBy                  by whose rate_limits it sends there (ratelimits.go)
-//	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
+//	      descriptorsFor: sentBy                      by which rate_limits it sends, for which requests (ratelimits.go):
+//	        sentFor: configFor, byRoute               those of a route, by the configuration for it
+//	        descriptorsOf: readRateLimit, readAction  what it sends by them (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
+//	  filtersOf, virtualHosts                         its filters and routes, as above
 //	  configsOf: ownReaches, configFor                where the filter's configuration holds, and where a route's
 //	  addConfig                                       the rules of each of these:
 //	    readEnforcement
