@@ -2,7 +2,8 @@
 // files that they are made of.
 //
 //	New            a draft without rules                                 draft.go
-//	NewRule        makes a rule of what the reader says: its Terms       rule.go
+//	NewRule        makes a rule of what the reader says: its Terms,      rule.go
+//	               which may leave out what other rules limit
 //	Draft.Add      adds rules, in the order of the file                  draft.go
 //	Findings       what the user should know, and what makes the import  draft.go
 //	               fail: for functions that add no rules
@@ -48,12 +49,13 @@ func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }
 // Findings are what an import has to say of the files: notes, and problems, which make it fail. Each is said once, as
 // what a file says in one place may hold for many routes.
 //
-//	             about                        the user reads       in the policy
-//	Note         a place in a file            TEXT                 at its head
-//	NoteImport   the import as a whole        TEXT                 at its head
-//	NoteProblem  what another reader says     TEXT                 at its head
-//	NoteOfRules  a place, and rules of it     TEXT                 nothing: the rules have it as a comment
-//	Fail         a place in a file            the error            there is none
+//	               about                        the user reads       in the policy
+//	Note           a place in a file            TEXT                 at its head
+//	NoteNoRequest  a limit without a rule       TEXT                 at its head
+//	NoteImport     the import as a whole        TEXT                 at its head
+//	NoteProblem    what another reader says     TEXT                 at its head
+//	NoteOfRules    a place, and rules of it     TEXT                 nothing: the rules have it as a comment
+//	Fail           a place in a file            the error            there is none
 //
 // A rule notes what its comments say: see Rule.comment and Rule.turnOff.
 type Findings struct {

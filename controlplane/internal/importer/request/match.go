@@ -12,8 +12,8 @@ import (
 // Value.Fitting makes matches. A header has one pattern, as a policy has one for each. A match is not changed once it
 // is made.
 //
-// A match has hosts and addresses by what they name, in any spelling: a.example is the host A.example too, and
-// 10.0.0.0/8 has all addresses of the network. Where a limiter compares descriptors, both are texts.
+// It has hosts and addresses by what they name, in any spelling: a.example is the host A.example too, and 10.0.0.0/8
+// has all addresses of the network.
 type Match map[partID][]Pattern
 
 // canMatch reports whether a match can have a pattern of the part, as translate has made it.

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Pattern says which texts fit, of the values of a part of a request. To the limiter they are texts alone: a match
-// takes hosts and networks for what they name, see Match.
+// Pattern says which texts fit, of the values of a part of a request. To it the host A.example is apart from a.example,
+// as to a limiter with descriptors. A Match compares hosts and addresses by what they name.
 type Pattern struct {
 	kind PatternKind
 	text string

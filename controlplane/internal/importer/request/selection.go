@@ -34,10 +34,6 @@
 // and so limits fewer requests: exemptAtLeast in package envoy. An override is no exemption: it gives requests another
 // limit, or none.
 //
-// A limiter with descriptors compares texts: to it the host A.example is apart from a.example. A policy compares hosts
-// and addresses by what they name: to it the two are one. So Pattern.Within and Apart compare texts, and matches are
-// joined by names. Value.Compared is the text by which a policy takes one leaf of a descriptor for another.
-//
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
 // requests are limited than there. Else it is WhyOff, and a rule for the selection is off: then its match has more

@@ -12,7 +12,7 @@ import (
 //
 //	Fitting     a condition of a match, if a match can ask for it
 //	AsOverride  a pattern of an override, as a text
-//	Compared    the pattern of what the policy compares, to find those that it does not tell apart
+//	Compared    the pattern of what the policy compares, to find texts that it does not tell apart
 //
 // They go by translate. Pattern.notation then writes a pattern as a policy has it.
 type Value struct {
