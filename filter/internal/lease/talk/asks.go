@@ -38,6 +38,7 @@ type ask struct {
 	waiters []*Waiter // that wait for it
 	sentNs  int64
 	stream  uint32 // on which it was sent
+	isLate  bool   // see askList
 }
 
 // What an ask wants of one key.
@@ -107,8 +108,8 @@ func without[T comparable](list []T, one T) []T {
 //	        result of the ask that flies for the same units decides them, too: see takeDecided.
 //	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, requeue
 //	        queues it again, or ends it if no request waits for it.
-//	late    askLateAgain has found no result after the timeout. Its requests are decided without it, and the same units
-//	        may be asked for again. A result counts for lateNs, then askLateAgain drops it.
+//	late    askLateAgain has found no result after the timeout. Its requests are decided without it, so it is not queued
+//	        again, and the same units may be asked for again. A result counts for lateNs, then askLateAgain drops it.
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
@@ -190,20 +191,13 @@ func (as *askList) end(id uint32) *ask {
 	for i, a := range as.sent {
 		if a.id == id {
 			as.sent = slices.Delete(as.sent, i, i+1)
-			as.stopFlying(a)
+			if !a.isLate {
+				delete(as.flying, a.want)
+			}
 			return a
 		}
 	}
 	return nil
-}
-
-// stopFlying lets the units of an ask be asked for again, if it flies.
-func (as *askList) stopFlying(a *ask) (flew bool) {
-	flew = as.flying[a.want] == a
-	if flew {
-		delete(as.flying, a.want)
-	}
-	return flew
 }
 
 // requeue queues an ask again that was sent, if requests wait for it. They join an ask for the same units that is
@@ -242,7 +236,9 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 		if now-a.sentNs < timeoutNs {
 			break
 		}
-		if as.stopFlying(a) {
+		if !a.isLate {
+			a.isLate = true
+			delete(as.flying, a.want)
 			a.repeatReports()
 		}
 	}
