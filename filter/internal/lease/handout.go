@@ -56,6 +56,7 @@ type handout struct {
 	told    allot.Allotment  // what the next request is told, with its own Units
 	rest    leased.GrantLeft // what nobody has got yet
 	blockNs int64            // of a denial: until when the key is blocked, 0 = it is not
+	isPut   bool             // writeInto has put the rest into the lease
 }
 
 func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
@@ -130,20 +131,23 @@ func (h *handout) tell(s *decide.Subject, units uint32) {
 func (h *handout) keepRest() {
 	at, src := &h.part.lease, h.part.lease.source
 	clock, returns := src.worker.clock, &src.worker.Returns
-	now, isPut := clock.Monotonic(), false
-	isWritten := at.change(clock.Now(), now, func(e *state.LeaseEntry) bool {
-		h.writeAnswer(&e.Lease, src, e.NowNs)
-		isPut = h.mayStay(e.NowNs) && e.Put(h.rest)
-		if isPut {
-			e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
-		}
-		return true
-	})
-	if isWritten && isPut {
+	now := clock.Monotonic()
+	isWritten := at.change(clock.Now(), now, h.writeInto) // a func literal would take TinyGo three allocations
+	if isWritten && h.isPut {
 		returns.watch(at, h.rest.GrantID, now)
 	} else {
 		returns.giveBack(src, h.rest.GrantID, h.rest.Units)
 	}
+}
+
+// writeInto writes the answer into the lease, and puts the rest there if that may stay.
+func (h *handout) writeInto(e *state.LeaseEntry) bool {
+	h.writeAnswer(&e.Lease, h.part.lease.source, e.NowNs)
+	h.isPut = h.mayStay(e.NowNs) && e.Put(h.rest)
+	if h.isPut {
+		e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
+	}
+	return true
 }
 
 // mayStay reports whether later requests may take of the rest.
