@@ -127,7 +127,8 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Findi
 // pay, divided by the number of proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
 func (src *clusterRule) shareOf(memory, windows []limit.Window) []limit.Window {
 	proxies := max(src.worker.tables.Proxies(), 1)
-	share := append(memory[:0], windows...)
+	share := memory[:0]
+	share = append(share, windows...)
 	for i := range share {
 		w := &share[i]
 		w.Limit = divide(w.Limit, proxies)
