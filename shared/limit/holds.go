@@ -14,7 +14,7 @@ const (
 )
 
 // Holds is how many units running requests hold, by the eighth of the hold's length in
-// which each request was last known to run. Its clock is the caller's, and starts anywhere.
+// which each request was last known to run. Its clock is the caller's, and is at least nine eighths after its start.
 type Holds struct {
 	Eighth uint32                // the newest that counts
 	Units  [HoldParts + 1]uint32 // of the eighth n at n modulo 9

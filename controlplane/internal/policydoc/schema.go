@@ -37,7 +37,6 @@ type node struct {
 	Default              any        `json:"default,omitempty"`
 	Pattern              string     `json:"pattern,omitempty"`
 	PatternError         string     `json:"patternErrorMessage,omitempty"` // of editors, no part of the draft
-	MinLength            int64      `json:"minLength,omitempty"`
 	MaxLength            int64      `json:"maxLength,omitempty"`
 	Minimum              *int64     `json:"minimum,omitempty"`
 	Maximum              *int64     `json:"maximum,omitempty"`

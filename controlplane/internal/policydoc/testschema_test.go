@@ -62,7 +62,7 @@ func TestTestsSchemaAcceptsValidTests(t *testing.T) {
 	}
 }
 
-// A choice that values.go does not know would accept nothing, and have no type in the reference.
+// A choice that values.go does not know would accept everything, and have no type in the reference.
 func TestEachChoiceHasForms(t *testing.T) {
 	objects, _ := testfile.Schema()
 	for _, o := range objects {

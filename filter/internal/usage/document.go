@@ -50,7 +50,7 @@ type document struct {
 }
 
 const (
-	// maxDepth is the depth that most readers accept. A deeper answer is not read.
+	// maxDepth is about the depth that most readers accept. An answer so deep is not read.
 	maxDepth = 1024
 	// maxModel is the size of the longest name of a model. A longer one is not known.
 	maxModel = 128
