@@ -51,19 +51,15 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 	if !ok {
 		return
 	}
-	name := strings.ToLower(o.GetName())
-	if o.GetTreatMissingHeaderAsEmpty() {
-		s.Comment("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
-	}
 	switch asked := o.GetHeaderMatchSpecifier().(type) {
 	case nil:
-		requirePresence(s, value, name, !o.GetInvertMatch())
+		requirePresence(s, value, o, !o.GetInvertMatch())
 	case *routev3.HeaderMatcher_PresentMatch:
-		requirePresence(s, value, name, asked.PresentMatch != o.GetInvertMatch())
+		requirePresence(s, value, o, asked.PresentMatch != o.GetInvertMatch())
 	default:
 		pattern, known := r.readPattern(o, at, false)
 		if !known {
-			s.TurnOff(request.NoMatch("they have an unknown condition on the header " + name))
+			s.TurnOff(request.NoMatch("they have an unknown condition on the header " + strings.ToLower(o.GetName())))
 			return
 		}
 		requirePattern(s, value, pattern, o)
@@ -103,15 +99,19 @@ func requirePattern(
 	}
 }
 
-// requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
-func requirePresence(s *request.Selection, value request.Value, name string, isThere bool) {
-	isAlways := value.Part.Kind != request.KindHeader
-	switch {
-	case isThere && !isAlways:
+// requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are, and so are
+// those of which Envoy takes a missing one for an empty one.
+func requirePresence(s *request.Selection, value request.Value, o *routev3.HeaderMatcher, isThere bool) {
+	name := strings.ToLower(o.GetName())
+	switch isPseudo := value.Part.Kind != request.KindHeader; {
+	case isThere && (isPseudo || o.GetTreatMissingHeaderAsEmpty()): // no condition
+	case isThere:
 		s.Require(value, request.Present)
-	case !isThere && isAlways:
+	case isPseudo:
 		s.TurnOff(request.NoMatch("they lack " + name + ", which every request has"))
-	case !isThere:
+	case o.GetTreatMissingHeaderAsEmpty():
+		s.TurnOff(request.NoMatch("they lack " + name + ", and a missing one counts as an empty one there"))
+	default:
 		s.Require(value, request.Absent)
 	}
 }

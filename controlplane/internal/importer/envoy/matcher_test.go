@@ -33,6 +33,17 @@ func TestRequestsOfARoute(t *testing.T) {
 		{header("exact_match: b"), "if {headers: {x-a: b}}"},
 		{header("exact_match: b, invert_match: true"), "if {headers: {x-a: '*'}} but {headers: {x-a: b}}"},
 		{header("exact_match: b, invert_match: true, treat_missing_header_as_empty: true"), "but {headers: {x-a: b}}"},
+		{header("prefix_match: b, treat_missing_header_as_empty: true"), "if {headers: {x-a: b*}}"},
+		{header("safe_regex_match: {regex: 'b?'}, treat_missing_header_as_empty: true"),
+			"is off: No match can select its requests: they have an empty header x-a or none."},
+		{header("safe_regex_match: {regex: 'b?'}, invert_match: true, treat_missing_header_as_empty: true"),
+			"but {headers: {x-a: ~b?}} but {headers: {x-a: '!'}}"},
+		{header("treat_missing_header_as_empty: true"), ""},
+		{header("present_match: true, treat_missing_header_as_empty: true"), ""},
+		{header("present_match: false, treat_missing_header_as_empty: true"),
+			"is off: No match can select its requests: they lack x-a, and a missing one counts as an empty one there."},
+		{"{prefix: /, headers: [{name: ':method', exact_match: GET, treat_missing_header_as_empty: true}]}",
+			"if {methods: [GET]}"},
 		{header("range_match: {start: 1, end: 2}"),
 			"is off: No match can select its requests: they have an unknown condition on the header x-a."},
 		{"{prefix: /, query_parameters: [{name: q}]}",
@@ -42,6 +53,7 @@ func TestRequestsOfARoute(t *testing.T) {
 			var s request.Selection
 			r.readRouteMatch(&s, decode[*routev3.RouteMatch](r, n, at), at)
 			require.Equal(t, tc.want, strings.TrimSpace(selected(t, s)), tc.match)
+			require.Empty(t, s.Comments(), tc.match)
 		})
 	}
 }
