@@ -53,6 +53,26 @@ func TestAnExpressionThatFitsTheEmptyText(t *testing.T) {
 	}
 }
 
+// To nginx the texts 10.1.2.3 and ::1 of a header are addresses, and to a policy they are texts: no match has those of
+// a network. A rule that exempts the text 10.0.0.0/8 would limit the clients that nginx does not count.
+func TestNetworksOfWhatIsNoAddress(t *testing.T) {
+	for _, source := range []string{"$http_x_real_ip", "$cookie_a", "$arg_a", "$host", "$uri"} {
+		for _, network := range []string{"10.0.0.0/8", "10.0.0.1"} {
+			forms := counted(t, "geo "+source+" $key { "+network+` ""; default $binary_remote_addr; }`, "$key")
+			require.Len(t, forms, 1, source)
+			require.True(t, forms[0].Requests.IsOff(), source)
+		}
+	}
+}
+
+// nginx compares the names of hosts without case, also in a header.
+func TestHostsOfAHeader(t *testing.T) {
+	forms := counted(t, `map $http_x_host $key { hostnames; *.a.example ""; default $binary_remote_addr; }`, "$key")
+	require.Len(t, forms, 1)
+	isBelow := request.Header("x-host").Fitting(request.Suffix(".a.example", true))
+	require.Equal(t, []request.Match{isBelow.Match()}, forms[0].Requests.Exempt())
+}
+
 // A key has the parts of its variables, each once, and the text between them.
 func TestPartsAndTextOfAKey(t *testing.T) {
 	forms := counted(t, "", "$host:${http_x_user}:$host")

@@ -11,8 +11,8 @@ import (
 // them:
 //
 //	networkPattern  10.0.0.0/8 of geo   the client's address
-//	textPattern     gold, in any case   all of a match
-//	hostsPattern    *.a.example         the host
+//	textPattern     gold, in any case   all parts of a match
+//	hostsPattern    *.a.example         the host, headers and the path
 //	regexPattern    ~^vip or ~*^vip     headers and the path
 type pattern interface {
 	kind() patternKind
@@ -71,9 +71,9 @@ func (p networkPattern) matches(text string) (matches, ok bool) {
 	return request.IsNetworkWithin(text, string(p)), ok
 }
 
-func (p networkPattern) over(request.Value) (list []request.Pattern, ok bool) {
+func (p networkPattern) over(of request.Value) (list []request.Pattern, ok bool) {
 	network, ok := request.NetworkPattern(string(p))
-	return []request.Pattern{network}, ok
+	return []request.Pattern{network}, ok && of.Part.Kind == request.KindClientIP
 }
 
 // textPattern is gold or \~gold: a backslash at its begin says that it is a text, and is no part of it.
@@ -94,8 +94,12 @@ func (p textPattern) over(of request.Value) (list []request.Pattern, ok bool) {
 		return nil, true
 	}
 	isHeader := of.Part.Kind == request.KindHeader
-	ignoreCase := isHeader || of.Part.Kind == request.KindPath
-	return []request.Pattern{request.Text(p.text(), ignoreCase)}, p.text() != "" || isHeader
+	return []request.Pattern{request.Text(p.text(), hasCase(of))}, p.text() != "" || isHeader
+}
+
+// hasCase reports whether a match compares the value by case, which no map of nginx does with texts and names of hosts.
+func hasCase(of request.Value) bool {
+	return of.Part.Kind == request.KindHeader || of.Part.Kind == request.KindPath
 }
 
 // hostsPattern is *.a.example of a map with hostnames.
@@ -110,9 +114,10 @@ func (p hostsPattern) matches(text string) (matches, ok bool) {
 	return request.IsHostBelow(text, string(p)), ok
 }
 
-func (p hostsPattern) over(request.Value) (list []request.Pattern, ok bool) {
-	hosts, ok := request.HostPattern(strings.ToLower(string(p)))
-	return []request.Pattern{hosts}, ok
+func (p hostsPattern) over(of request.Value) (list []request.Pattern, ok bool) {
+	_, ok = request.HostPattern(string(p))
+	end := strings.ToLower(strings.TrimPrefix(string(p), "*"))
+	return []request.Pattern{request.Suffix(end, hasCase(of))}, ok
 }
 
 // regexPattern is ~^vip or ~*^vip. The second ignores the case.
