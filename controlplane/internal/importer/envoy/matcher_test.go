@@ -37,7 +37,7 @@ func TestRequestsOfARoute(t *testing.T) {
 		{header("safe_regex_match: {regex: 'b?'}, treat_missing_header_as_empty: true"),
 			"is off: No match can select its requests: they have an empty header x-a or none."},
 		{header("safe_regex_match: {regex: 'b?'}, invert_match: true, treat_missing_header_as_empty: true"),
-			"but {headers: {x-a: ~b?}} but {headers: {x-a: '!'}}"},
+			"but {headers: {x-a: '~b?'}} but {headers: {x-a: '!'}}"},
 		{header("treat_missing_header_as_empty: true"), ""},
 		{header("present_match: true, treat_missing_header_as_empty: true"), ""},
 		{header("present_match: false, treat_missing_header_as_empty: true"),
