@@ -233,7 +233,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
 		Mode: r.mode(), Response: t.Enforcement.Response,
 	}
-	if text.Mode == "" {
+	if t.mode() == "" { // else a rule that is off would get it once it is shadow
 		text.EnforcePercent = t.Enforcement.Percent
 	}
 	n := request.Encoded(text)
@@ -241,8 +241,12 @@ func (r *policyRule) asYAML() *yaml.Node {
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
-	if r.isOff {
+	switch {
+	case !r.isOff:
+	case t.mode() == "":
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
+	case t.mode() == policy.ModeShadow:
+		comments = append(comments, asComment("Set mode to shadow once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")
 	return n

@@ -43,6 +43,17 @@ func (t *Terms) countEachConnection() {
 	}
 }
 
+// mode is the mode that the limiter gives the rule, which may be off for another reason; empty if it denies.
+func (t *Terms) mode() policy.Mode {
+	switch {
+	case t.Enforcement.Disabled:
+		return policy.ModeOff
+	case t.Limit.Shadow, t.Enforcement.Shadow:
+		return policy.ModeShadow
+	}
+	return ""
+}
+
 // LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
 type LimitID struct {
 	At source.Place
@@ -97,9 +108,13 @@ func NewRule(to *Findings, t Terms) *Rule {
 	for _, text := range t.Enforcement.Comments {
 		r.addComment(text)
 	}
-	if t.Enforcement.Percent != 0 && len(t.Key) == 0 && !t.Limit.Shadow {
-		r.comment(t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
-			"it is shadow.")
+	if e := &r.terms.Enforcement; e.Percent != 0 && len(t.Key) == 0 {
+		if r.mode() == "" {
+			r.comment(t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
+				"it is shadow.")
+		}
+		e.Percent = 0
+		e.Shadow = true
 	}
 	return r
 }
@@ -126,14 +141,10 @@ func (r *Rule) addComment(text string) {
 
 // mode is the rule's mode in the policy; empty if it denies.
 func (r *Rule) mode() policy.Mode {
-	e := &r.terms.Enforcement
-	switch {
-	case r.isOff, e.Disabled:
+	if r.isOff {
 		return policy.ModeOff
-	case r.terms.Limit.Shadow, e.Shadow, e.Percent != 0 && len(r.terms.Key) == 0: // it has no keys to choose among
-		return policy.ModeShadow
 	}
-	return ""
+	return r.terms.mode()
 }
 
 // ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
