@@ -179,9 +179,7 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if route.selection.IsOff() {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	// The match also has the requests that the route leaves to earlier ones. They must be exempt already, else the match
-	// exempts more than the route.
-	if !hasInOrder(s.Exempt(), route.selection.Exempt()) {
+	if !hasEarlierRoutes(s.Exempt(), route.selection) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
 	if len(route.selection.Comments()) > 0 {
@@ -190,15 +188,27 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	s.ExemptMatches(route.selection.Match())
 }
 
-// hasInOrder reports whether a list has all of some matches. As both have the order of the routes, it looks at each
-// match of the list once.
-func hasInOrder(list, some []request.Match) bool {
-	for _, m := range some {
-		i := slices.IndexFunc(list, m.Equal)
+// hasEarlierRoutes reports whether a list has all requests of a route's match that the route leaves to earlier ones.
+// Else an exempt by the match has more requests than the route. As both lists have the order of the routes, it looks at
+// each match of the list once.
+func hasEarlierRoutes(list []request.Match, route request.Selection) bool {
+	for _, left := range route.Exempt() {
+		i := slices.IndexFunc(list, func(m request.Match) bool { return hasBoth(m, route.Match(), left) })
 		if i < 0 {
 			return false
 		}
 		list = list[i:]
+	}
+	return true
+}
+
+// hasBoth reports whether a match has all requests that fit two others: each of its conditions is one of theirs. So
+// that of the host a.example and the path /a has what fits the host a.example, and the path /a.
+func hasBoth(m, a, b request.Match) bool {
+	for part, patterns := range m {
+		if !slices.Equal(patterns, a[part]) && !slices.Equal(patterns, b[part]) {
+			return false
+		}
 	}
 	return true
 }
