@@ -116,11 +116,22 @@ func refuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []st
 	}
 }
 
+// refuseTyposBelow rejects unknown fields of a node and of all below it whose names resemble one that leads to limits.
+func refuseTyposBelow(to *draft.Findings, n *policy.Node, at source.Place) {
+	refuseTypos(to, n, at, limitFields)
+	for i, item := range n.Items {
+		refuseTyposBelow(to, item, at.At(i))
+	}
+	for _, f := range n.Fields {
+		refuseTyposBelow(to, f.Value, at.In(f.Name))
+	}
+}
+
 // WhyNothing says why there is no rate limit in a file. It rejects unknown fields anywhere whose names resemble a field
 // that leads to limits. Else there may be a filter that the import does not read: that is the error. If it knows no
 // reason it is nil: then Draft.Finish returns ErrNothing, without one.
 func WhyNothing(to *draft.Findings, in *source.Document) error {
-	source.Walk(in.Root, func(n *policy.Node) { refuseTypos(to, n, in.Top(), limitFields) })
+	refuseTyposBelow(to, in.Root, in.Top())
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
 		if t := typeOf(source.TextOf(n, "@type")); isLimiterType(t) {
