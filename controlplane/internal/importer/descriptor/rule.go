@@ -96,15 +96,16 @@ func (list conditions) isMixedWith(other conditions) bool {
 // an override gets it, as it is the widest. In the example of rulesOfLeaves, alice becomes an override of the rule for
 // any user.
 func joinOverrides(list []*plannedLeaf) {
-	isFree := func(l *plannedLeaf) bool { return l.hasRule() && l.mixed == nil }
-	for _, wide := range slices.Backward(list) {
-		if !isFree(wide) || wide.areOneText() {
+	var wide []*plannedLeaf // those with a rule that may have overrides, the last first
+	for _, l := range slices.Backward(list) {
+		if l.level.Limit == nil || l.mixed != nil {
 			continue
 		}
-		for _, l := range wide.earlier {
-			if isFree(l) && l.canOverride(wide.leaf) {
-				l.wider = wide
-			}
+		canHave := func(w *plannedLeaf) bool { return l.canOverride(w.leaf) }
+		if i := slices.IndexFunc(wide, canHave); i >= 0 {
+			l.wider = wide[i]
+		} else if !l.areOneText() {
+			wide = append(wide, l)
 		}
 	}
 }
