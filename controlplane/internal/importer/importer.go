@@ -39,7 +39,7 @@
 //	                                      stands for the client's address
 //	    Levels.Rules      descriptor.go   where does the search for the descriptor end? In
 //	      serviceLeaves   search.go       a leaf: the client's address may be anything, 5/minute
-//	      rulesOfLeaves   rule.go         a rule: any value of a part needs that part in the key
+//	      rulesOfLeaves   plan.go         a rule: any value of a part needs that part in the key
 //	  Draft.Finish        finish.go       the policy is written and validated:
 //
 //	version: 1

@@ -13,10 +13,10 @@
 //	Levels.Rules                                the rules of some descriptors
 //	  serviceLeaves, localLeaves                where the search ends                               search.go
 //	  reachable                                 those that some request ends in
-//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
+//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   plan.go
 //	    plan: findMixed                         leaves that a policy takes for each other: their rules are off
 //	          joinOverrides                     leaves that need no rule, but an override of a wider leaf's
-//	    makeRule: placeAll                      each condition goes to the match, the key or both   leafrule.go
+//	    makeRule: placeAll                      each condition goes to the match, the key or both   makerule.go
 //	      overrideFor                           the requests of earlier leaves have another limit, or none
 //	      selectUnmatched                       overrides for what no match can say
 //	Levels.NoteUnreached                        notes the limits without requests, of all descriptors

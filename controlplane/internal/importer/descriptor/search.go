@@ -123,11 +123,12 @@ func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) 
 var ranks = map[request.PatternKind]int{request.Exactly: 0, request.WithWildcards: 1, request.AnyValue: 2}
 
 // localLeaves lists the leaves of a descriptor for Envoy's local filter: levels without an empty value first,
-// then the others, each as a whole. With the levels of the example above it goes on to the second one:
+// then the others, each as a whole. The second level of this example has one, of the path:
 //
-//	path = /login, user = alice       limit 1
-//	path = anything, user = bob       limit 2
-//	path = anything, user = anything  none
+//	levels                          leaves, in their order
+//	path = /login, user = alice: 1  path = /login, user = alice       limit 1
+//	path = anything, user = bob: 2  path = anything, user = bob       limit 2: also of /login
+//	                                path = anything, user = anything  none
 func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 	isOpen := func(p Pair) bool { return p.Kind() == request.AnyValue }
 	for _, open := range []bool{false, true} {

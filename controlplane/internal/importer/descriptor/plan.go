@@ -118,29 +118,24 @@ func (list conditions) areOneText() bool {
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
 // the same window and the same enforcement.
 func (l *leaf) canOverride(other *leaf) bool {
-	// An override has no comments and no mode of its own.
-	isPlain := func(l *leaf) bool {
-		_, why := l.inOverride()
-		return l.level.Limit.AreNone() && why == "" &&
-			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
+	needsRule := func(c condition) bool {
+		_, why := c.inOverride()
+		return why != "" || c.shared
 	}
+	// An override has no comments and no mode of its own.
+	isPlain := func(l *leaf) bool { return l.level.Limit.AreNone() && !slices.ContainsFunc(l.conditions, needsRule) }
 	return l.within(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
-// inOverride are the conditions as an override has them, in their order, or why none has one of them. Only a path or a
-// host can be the reason: no request has an address that no override can say, so reachable takes such a leaf out
-// before.
-func (list conditions) inOverride() (texts []string, why request.WhyOff) {
-	for _, c := range list {
-		text, ok := c.value.AsOverride(c.pattern)
-		switch {
-		case ok:
-			texts = append(texts, text)
-		case c.value.Part.Kind == request.KindHost:
-			return nil, request.WhyOff("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
-		default:
-			return nil, request.WhyOff("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
-		}
+// inOverride is the condition as an override has it, or why none has it. Only a path or a host can be the reason: no
+// request has an address that no override can say, so reachable takes such a leaf out before.
+func (c condition) inOverride() (text string, why request.WhyOff) {
+	text, ok := c.value.AsOverride(c.pattern)
+	switch {
+	case ok:
+		return text, ""
+	case c.value.Part.Kind == request.KindHost:
+		return "", request.WhyOff("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
 	}
-	return texts, ""
+	return "", request.WhyOff("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
 }

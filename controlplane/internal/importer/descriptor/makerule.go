@@ -47,8 +47,8 @@ func (d *Descriptor) makeRule(to *draft.Findings, l *plannedLeaf, enforced draft
 		t.Overrides = append(t.Overrides, o)
 	}
 	if slices.ContainsFunc(all, placed.isUnmatched) {
-		if texts, why := l.inOverride(); why == "" {
-			t.Overrides = append(t.Overrides, selectUnmatched(all, texts, t.Limit)...)
+		if selected, why := selectUnmatched(all, t.Limit); why == "" {
+			t.Overrides = append(t.Overrides, selected...)
 		} else {
 			t.Requests.TurnOff(why)
 		}
@@ -118,18 +118,17 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
 func overrideFor(e *leaf, all []placed) (o draft.Override, why request.WhyOff) {
 	for i, p := range all {
-		if !p.inKey && !p.pattern.Within(e.conditions[i].pattern) {
+		earlier := e.conditions[i]
+		text, why := earlier.inOverride()
+		switch {
+		case !p.inKey && p.pattern.Within(earlier.pattern): // it need not tell
+		case !p.inKey:
 			return o, request.WhyOff(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
 				"rule: exempt those requests by hand.")
-		}
-	}
-	texts, why := e.inOverride()
-	if why != "" {
-		return o, request.WhyOff("It should leave out the requests of "+e.level.Name()+". ") + why
-	}
-	for i, p := range all {
-		if p.inKey {
-			o.Patterns = append(o.Patterns, texts[i])
+		case why != "":
+			return o, request.WhyOff("It should leave out the requests of "+e.level.Name()+". ") + why
+		default:
+			o.Patterns = append(o.Patterns, text)
 		}
 	}
 	return o, ""
@@ -141,26 +140,28 @@ func (c condition) sharing() string {
 }
 
 // selectUnmatched selects the values that are in the key alone. One override gives them the limit, and one behind it
-// makes all other keys unlimited. No match asks for a query parameter, so the limit of the user alice in one becomes:
+// makes all other keys unlimited; or why none can. No match asks for a query parameter, so the limit of the user alice
+// in one becomes:
 //
 //	key: [{query: user}]
 //	overrides:
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
-//
-// The texts are the conditions as an override has them.
-func selectUnmatched(all []placed, texts []string, limit *draft.Limit) []draft.Override {
+func selectUnmatched(all []placed, limit *draft.Limit) (list []draft.Override, why request.WhyOff) {
 	var limited, others []string
-	for i, p := range all {
+	for _, p := range all {
 		if !p.inKey {
 			continue
 		}
 		text := "*" // the match selects the value
 		if p.isUnmatched() {
-			text = texts[i]
+			text, why = p.inOverride()
+		}
+		if why != "" {
+			return nil, why
 		}
 		limited = append(limited, text)
 		others = append(others, "*")
 	}
-	return []draft.Override{{Patterns: limited, Limit: limit}, {Patterns: others}}
+	return []draft.Override{{Patterns: limited, Limit: limit}, {Patterns: others}}, ""
 }
