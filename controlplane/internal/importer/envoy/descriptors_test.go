@@ -70,7 +70,7 @@ func TestDescriptorsOfARateLimit(t *testing.T) {
 		reading(t, tc.rateLimit, func(r *reader, n *policy.Node, at source.Place) {
 			var got []string
 			var sent []descriptor.Descriptor
-			for _, l := range r.ofStage(0, []rateLimit{{decode[*routev3.RateLimit](r, n, at), at}}) {
+			for _, l := range r.withStage(0, []rateLimit{{decode[*routev3.RateLimit](r, n, at), at}}) {
 				sent = append(sent, r.readRateLimit(l)...)
 			}
 			for _, d := range sent {

@@ -29,7 +29,7 @@ func (d *domainRoutes) read(file source.File) ([]descriptor.Descriptor, *draft.E
 	enforced := d.enforcementOf(f)
 	hosts := d.virtualHosts(s)
 	d.noteUnusedConfigs(filters, hosts)
-	sent, err := d.descriptorsFor(f, hosts)
+	sent, err := d.descriptorsOf(d.sendings(f, hosts))
 	return sent, enforced, err
 }
 
@@ -84,7 +84,7 @@ func (d *domainRoutes) filterOfDomain(filters []*listenerFilter) domainFilter {
 	for _, f := range filters {
 		if d.isOfDomain(f.config) {
 			message := decode[*ratelimitv3.RateLimit](d.reader, f.config.Node, f.config.At)
-			return domainFilter{f, message, d.rateLimitsIn(f.config.Node, f.config.At)}
+			return domainFilter{f, message, d.readRateLimits(f.config.Node, f.config.At)}
 		}
 	}
 	return domainFilter{listenerFilter: filters[0]}
@@ -105,29 +105,35 @@ func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
 	return e
 }
 
-// descriptorsFor lists what the filter sends for requests of the hosts.
-func (d *domainRoutes) descriptorsFor(f domainFilter, hosts []*virtualHost) ([]descriptor.Descriptor, error) {
+// sendings are what the filter sends for requests of the hosts.
+func (d *domainRoutes) sendings(f domainFilter, hosts []*virtualHost) []sending {
 	if len(hosts) == 0 { // they are not in the files
-		return d.descriptorsOf([]rateLimitsFor{{list: f.rateLimits}})
+		return []sending{{rateLimits: f.rateLimits}}
 	}
-	return d.descriptorsOf(sentBy(hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
-		return d.sentFor(f, h, route)
-	}))
+	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) { return d.routeSends(f, route) }
+	hostSends := func(h *virtualHost) []rateLimit {
+		if len(f.rateLimits) > 0 {
+			return f.rateLimits
+		}
+		return d.withStage(f.message.GetStage(), h.rateLimits)
+	}
+	return sendingsOf(hosts, routeSends, hostSends)
 }
 
-// sentFor are the rate_limits by which the filter sends for a route. The first row that holds counts:
+// routeSends are the rate_limits by which the filter sends for one route, and whether the route shares what it sends
+// for the host: its own rate_limits, or else those of the host. The first row that holds counts:
 //
-//	for a route                                             alone             shared
-//	where the filter does not work: configFor is ofNobody   none              none
-//	whose configuration is for another domain               none              none
-//	that answers by itself                                  none              none
-//	whose configuration for the filter has rate_limits      these             none
-//	others, if the filter's own configuration has           none              these
-//	others: byRoute                                         the route's own   the host's, if addsHost
-func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
+//	a route                                                 own               shares
+//	where the filter does not work: configFor is ofNobody   none              no
+//	whose configuration is for another domain               none              no
+//	that answers by itself                                  none              no
+//	whose configuration for the filter has rate_limits      these             no
+//	others, if the filter's own configuration has           none              yes
+//	others                                                  the route's own   if addsHost
+func (d *domainRoutes) routeSends(f domainFilter, route *hostRoute) (own []rateLimit, shares bool) {
 	c, whose := f.configFor(route)
 	if whose == ofNobody {
-		return nil, nil
+		return nil, false
 	}
 	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
 	if whose == ofRoute {
@@ -136,13 +142,14 @@ func (d *domainRoutes) sentFor(f domainFilter, h *virtualHost, route *hostRoute)
 	switch {
 	case config.GetDomain() != "" && config.GetDomain() != d.domain:
 		d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return nil, nil
+		return nil, false
 	case route.answers:
-		return nil, nil
+		return nil, false
 	case len(config.GetRateLimits()) > 0:
-		return d.rateLimitsIn(c.Node, c.At), nil
+		return d.readRateLimits(c.Node, c.At), false
 	case len(f.rateLimits) > 0:
-		return nil, f.rateLimits
+		return nil, true
 	}
-	return d.byRoute(h, route, f.message.GetStage(), vhostRateLimits(config.GetVhRateLimits()))
+	vhost := vhostRateLimits(config.GetVhRateLimits())
+	return d.withStage(f.message.GetStage(), route.rateLimits), vhost.addsHost(route)
 }

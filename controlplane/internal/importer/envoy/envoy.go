@@ -12,9 +12,9 @@
 //	      filtersOf, filterOfDomain                   its filter (filter.go)
 //	      enforcementOf: readEnforcement              how that enforces the answers (enforcement.go)
 //	      virtualHosts                                its routes (routes.go), and whose requests they take (matcher.go)
-//	      descriptorsFor: sentBy                      by which rate_limits it sends, for which requests (ratelimits.go):
-//	        sentFor: configFor, byRoute               those of a route, by the configuration for it
-//	        descriptorsOf: readRateLimit, readAction  what it sends by them (descriptors.go)
+//	      sendings: sendingsOf                        by which rate_limits it sends, for which requests (ratelimits.go):
+//	        routeSends: configFor                     those of a route, by the configuration for it
+//	      descriptorsOf: readRateLimit, readAction    what it sends by them (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
@@ -23,7 +23,7 @@
 //	  addConfig                                       the rules of each of these:
 //	    readEnforcement
 //	    readLevels, readBucket                        its limits
-//	    descriptorsFor                                as above: guess, or sentBy and descriptorsOf
+//	    descriptorsIn                                 what it sends: guess, or sendingsOf and descriptorsOf, as above
 //	    descriptor.Levels.Rules
 //
 // The reader has what is the same for both. Messages are decoded strictly: a field that Envoy's types lack is an error.

@@ -84,7 +84,7 @@ const (
 //	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
 //	/d, with {two: its configuration}       ofFilter                  ofNobody
 //
-// By which rate_limits it sends descriptors there is in sentFor and descriptorsFor.
+// By which rate_limits it sends descriptors there is in routeSends and descriptorsIn.
 func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled

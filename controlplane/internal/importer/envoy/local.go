@@ -129,7 +129,7 @@ func (imp *localImport) addRules(s *envoyfile.Site) error {
 }
 
 // localConfig is a configuration with limits, of a filter or of routes for it. In each of its reaches the default
-// bucket is for the requests. Its other limits are for those that send their descriptors: see descriptorsFor.
+// bucket is for the requests. Its other limits are for those that send their descriptors: see descriptorsIn.
 type localConfig struct {
 	*localv3.LocalRateLimit
 	config  envoyfile.Config
@@ -267,7 +267,7 @@ func (imp *localImport) addConfig(c *localConfig) error {
 	isBucketReached := bucket == nil
 	var all []*descriptor.Limited
 	for _, where := range c.reaches {
-		sent, err := imp.descriptorsFor(c, where, levels.List)
+		sent, err := imp.descriptorsIn(c, where, levels.List)
 		if err != nil {
 			return err
 		}
@@ -340,27 +340,30 @@ func (imp *localImport) noteForgotten(c *localConfig) {
 		strconv.Itoa(policy.DefaultCapacity) + " keys, and an evicted key does not come back to a full bucket.")
 }
 
-// descriptorsFor lists what requests send where a configuration holds. The first row that holds counts:
+// descriptorsIn lists what requests send where a configuration holds. The first row that holds counts:
 //
 //	a configuration with rate_limits   these, for all of the requests
 //	no route is in the files           a guess
-//	others                             byRoute, for each of the routes
-func (imp *localImport) descriptorsFor(
+//	others                             those of each of the routes, and those of its host if addsHost
+func (imp *localImport) descriptorsIn(
 	c *localConfig, where reach, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, error) {
-	own := imp.rateLimitsIn(c.config.Node, c.config.At)
+	own := imp.readRateLimits(c.config.Node, c.config.At)
 	switch {
 	case len(own) > 0:
-		return imp.descriptorsOf([]rateLimitsFor{{own, where.requests}})
+		return imp.descriptorsOf([]sending{{own, where.requests}})
 	case len(imp.hosts) == 0:
 		return imp.guess(levels), nil
 	}
-	return imp.descriptorsOf(sentBy(imp.hosts, func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit) {
-		if !where.routes[route] {
-			return nil, nil
+	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) {
+		if route.answers || !where.routes[route] {
+			return nil, false
 		}
-		return imp.byRoute(h, route, c.GetStage(), vhostRateLimits(c.GetVhRateLimits()))
-	}))
+		vhost := vhostRateLimits(c.GetVhRateLimits())
+		return imp.withStage(c.GetStage(), route.rateLimits), vhost.addsHost(route)
+	}
+	hostSends := func(h *virtualHost) []rateLimit { return imp.withStage(c.GetStage(), h.rateLimits) }
+	return imp.descriptorsOf(sendingsOf(imp.hosts, routeSends, hostSends))
 }
 
 // readBucket reads a token bucket; nil if there is none.

@@ -13,28 +13,26 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// rateLimitsFor are rate_limits, and the requests for which a filter sends descriptors by them.
-type rateLimitsFor struct {
-	list     []rateLimit
-	requests request.Selection
+// sending is what a filter sends descriptors by, and for which requests.
+type sending struct {
+	rateLimits []rateLimit
+	requests   request.Selection
 }
 
-// sentBy lists by which rate_limits a filter sends, and for which requests. It is given those of a route: those for the
-// route alone, and those that the host's routes share. If all routes share them, and take all requests of the host,
-// they are for these. For requests of no route the filter sends nothing.
-func sentBy(
-	hosts []*virtualHost, ofRoute func(h *virtualHost, route *hostRoute) (alone, shared []rateLimit),
-) (list []rateLimitsFor) {
+// sendingsOf lists what a filter sends for the routes of hosts. By routeSends it sends for one route, and by hostSends
+// for all routes of a host that share these. If all its routes do, and take all requests of the host, it is for these.
+// For requests of no route the filter sends nothing.
+func sendingsOf(
+	hosts []*virtualHost,
+	routeSends func(route *hostRoute) (own []rateLimit, shares bool),
+	hostSends func(h *virtualHost) []rateLimit,
+) (list []sending) {
 	for _, h := range hosts {
-		var ofHost []rateLimit
 		var sharing []request.Selection
 		for _, route := range h.routes {
-			alone, shared := ofRoute(h, route)
-			if len(alone) > 0 {
-				list = append(list, rateLimitsFor{alone, route.selection})
-			}
-			if len(shared) > 0 {
-				ofHost = shared
+			own, shares := routeSends(route)
+			list = append(list, sending{own, route.selection})
+			if shares {
 				sharing = append(sharing, route.selection)
 			}
 		}
@@ -42,25 +40,10 @@ func sentBy(
 			sharing = []request.Selection{h.selection}
 		}
 		for _, requests := range sharing {
-			list = append(list, rateLimitsFor{ofHost, requests})
+			list = append(list, sending{hostSends(h), requests})
 		}
 	}
 	return list
-}
-
-// byRoute are the rate_limits by which a filter sends for a route where its configurations have none: those of the
-// route, and those that it shares with others of its host.
-func (r *reader) byRoute(
-	h *virtualHost, route *hostRoute, stage uint32, vhost vhostRateLimits,
-) (alone, shared []rateLimit) {
-	if route.answers {
-		return nil, nil
-	}
-	alone = r.ofStage(stage, route.rateLimits)
-	if vhost.addsHost(route) {
-		shared = r.ofStage(stage, h.rateLimits)
-	}
-	return alone, shared
 }
 
 // vhostRateLimits is Envoy's vh_rate_limits: whether the rate_limits of the virtual host count for a route as
@@ -89,9 +72,9 @@ func (v vhostRateLimits) addsHost(route *hostRoute) bool {
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors that a filter sends.
-func (r *reader) descriptorsOf(all []rateLimitsFor) (list []descriptor.Descriptor, err error) {
+func (r *reader) descriptorsOf(all []sending) (list []descriptor.Descriptor, err error) {
 	for _, s := range all {
-		for _, l := range s.list {
+		for _, l := range s.rateLimits {
 			if r.descriptors > maxDescriptors {
 				return nil, policyfile.Errors{l.at.Problem("the rate_limits before these make more than " +
 					strconv.Itoa(maxDescriptors) + " descriptors, one for each route and combination of headers that may be " +
@@ -114,8 +97,8 @@ type rateLimit struct {
 	at source.Place
 }
 
-// rateLimitsIn reads the rate_limits of an object.
-func (r *reader) rateLimitsIn(n *policy.Node, at source.Place) (list []rateLimit) {
+// readRateLimits reads the rate_limits of an object.
+func (r *reader) readRateLimits(n *policy.Node, at source.Place) (list []rateLimit) {
 	for i, item := range source.ItemsOf(n, "rate_limits") {
 		at := at.Item("rate_limits", i)
 		list = append(list, rateLimit{decode[*routev3.RateLimit](r, item, at), at})
@@ -123,9 +106,9 @@ func (r *reader) rateLimitsIn(n *policy.Node, at source.Place) (list []rateLimit
 	return list
 }
 
-// ofStage are the rate_limits of a route or a virtual host that are for a filter of the stage. Those in the
+// withStage are the rate_limits of a route or a virtual host that are for a filter of the stage. Those in the
 // configuration of a filter have no stage.
-func (r *reader) ofStage(stage uint32, all []rateLimit) (list []rateLimit) {
+func (r *reader) withStage(stage uint32, all []rateLimit) (list []rateLimit) {
 	for _, l := range all {
 		if other := l.GetStage().GetValue(); other == stage {
 			list = append(list, l)

@@ -44,7 +44,7 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 		at := s.Routing.At.Item("virtual_hosts", i)
 		h := &virtualHost{
 			selection:  r.hostSelection(domainsOf(n)),
-			rateLimits: r.rateLimitsIn(n, at),
+			rateLimits: r.readRateLimits(n, at),
 		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
 		configs := append(envoyfile.ConfigsPerRoute(n, at), ofRouting...)
@@ -140,7 +140,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHo
 		requests.NarrowTo(rest)
 		h.routes = append(h.routes, &hostRoute{
 			selection:  requests,
-			rateLimits: r.rateLimitsIn(source.FieldOf(o, "route"), at.In("route")),
+			rateLimits: r.readRateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:    source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			answers:    source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
 			configs:    append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
