@@ -22,7 +22,7 @@ import (
 //	  limits: [10/minute]
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    overrideFor: alice is the leaf before it
-func (d *Descriptor) makeRule(to *draft.Findings, l *plannedLeaf, enforced draft.Enforcement) *draft.Rule {
+func (d *Descriptor) makeRule(l *plannedLeaf, enforced draft.Enforcement) *draft.Rule {
 	t := draft.Terms{
 		Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit, Requests: d.Requests, Cost: d.Cost,
 		Enforcement: enforced,
@@ -58,7 +58,7 @@ func (d *Descriptor) makeRule(to *draft.Findings, l *plannedLeaf, enforced draft
 			t.Key = append(t.Key, p.value.Part)
 		}
 	}
-	return draft.NewRule(to, t)
+	return draft.NewRule(t)
 }
 
 // placed is a condition, and where it goes in a rule. The match selects what fits if it can: it cannot ask for a query

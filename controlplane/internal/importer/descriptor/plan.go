@@ -24,7 +24,7 @@ func (d *Descriptor) rulesOfLeaves(
 	byFile := func(a, b *plannedLeaf) int { return cmp.Compare(a.level.Order, b.level.Order) }
 	for _, l := range slices.SortedStableFunc(slices.Values(plan(leaves)), byFile) {
 		if l.hasRule() {
-			list = append(list, d.makeRule(to, l, enforced))
+			list = append(list, d.makeRule(l, enforced))
 		}
 	}
 	if len(list) == 0 { // else its rules say why they are off

@@ -40,8 +40,15 @@ func New(from, file string, scope policy.Scope) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
 }
 
-// Add adds rules.
-func (d *Draft) Add(list ...*Rule) { d.rules = append(d.rules, list...) }
+// Add adds rules, and the notes of what their comments say.
+func (d *Draft) Add(list ...*Rule) {
+	for _, r := range list {
+		d.rules = append(d.rules, r)
+		for _, n := range r.comments {
+			d.add(n)
+		}
+	}
+}
 
 // IsEmpty reports whether there are no rules yet.
 func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }
@@ -54,10 +61,9 @@ func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }
 //	NoteNoRequest  a limit without a rule       TEXT                 at its head
 //	NoteImport     the import as a whole        TEXT                 at its head
 //	NoteProblem    what another reader says     TEXT                 at its head
-//	NoteOfRules    a place, and rules of it     TEXT                 nothing: the rules have it as a comment
 //	Fail           a place in a file            the error            there is none
 //
-// A rule notes what its comments say: see Rule.comment and Rule.turnOff.
+// Draft.Add notes what the comments of the rules say.
 type Findings struct {
 	notes    []note
 	noted    map[note]bool
@@ -73,14 +79,28 @@ type note struct {
 }
 
 // noteKind says where the policy has a note, and how the user reads it. NAME is that of a rule in the policy.
+//
+//	             in the policy             the user reads
+//	atHead       TEXT, at its head         TEXT
+//	ofLimiter    a comment TEXT of rules   TEXT, once for all of them
+//	ofRule       a comment TEXT            NAME: TEXT
+//	saysWhyOff   a comment Off: TEXT       NAME is off: TEXT
 type noteKind uint8
 
 const (
-	atHead     noteKind = iota // TEXT, at the head of the policy
-	inComments                 // TEXT, which is a comment of some rules
-	namesRule                  // NAME: TEXT, of which TEXT is a comment of the rule
-	saysWhyOff                 // NAME is off: TEXT, of which Off: TEXT is a comment of the rule
+	atHead noteKind = iota
+	ofLimiter
+	ofRule
+	saysWhyOff
 )
+
+// comment is the note as a rule has it.
+func (n note) comment() string {
+	if n.kind == saysWhyOff {
+		return "Off: " + n.Message
+	}
+	return n.Message
+}
 
 func newFindings() *Findings {
 	return &Findings{noted: map[note]bool{}, failed: map[policyfile.Problem]bool{}}
@@ -116,11 +136,6 @@ func (f *Findings) NoteNoRequest(at source.Place, name string) {
 // NoteProblem adds what another reader says of a file as a note.
 func (f *Findings) NoteProblem(p policyfile.Problem) { f.add(note{Problem: p}) }
 
-// NoteOfRules adds a note that comments of rules say too.
-func (f *Findings) NoteOfRules(at source.Place, text string) {
-	f.add(note{Problem: at.Problem(text), kind: inComments})
-}
-
 func (f *Findings) add(n note) {
 	if !f.noted[n] {
 		f.noted[n] = true
@@ -137,11 +152,11 @@ func (f *Findings) SortByLine() {
 func (f *Findings) plainNotes(names map[*Rule]string) (list []policyfile.Problem) {
 	for _, n := range f.notes {
 		switch n.kind {
-		case namesRule:
+		case ofRule:
 			n.Message = names[n.rule] + ": " + n.Message
 		case saysWhyOff:
 			n.Message = names[n.rule] + " is off: " + n.Message
-		case atHead, inComments:
+		case atHead, ofLimiter:
 		}
 		list = append(list, n.Problem)
 	}

@@ -18,7 +18,7 @@ func Example() {
 	requests := request.Method.Value().Fitting(request.Exact("POST"))
 	requests.TurnOff(request.NoMatch("they come at night"))
 
-	d.Add(draft.NewRule(d.Findings, draft.Terms{
+	d.Add(draft.NewRule(draft.Terms{
 		Name: "clients", At: at, Limit: limit, Requests: requests, Key: []request.Part{request.ClientIP},
 	}))
 

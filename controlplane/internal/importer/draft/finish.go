@@ -239,10 +239,10 @@ func (r *policyRule) asYAML() *yaml.Node {
 	n := request.Encoded(text)
 	var comments []string
 	for _, c := range r.comments {
-		comments = append(comments, asComment(c))
+		comments = append(comments, asComment(c.comment()))
 	}
 	switch {
-	case !r.isOff:
+	case !r.isOff():
 	case t.mode() == "":
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
 	case t.mode() == policy.ModeShadow:

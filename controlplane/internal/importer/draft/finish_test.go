@@ -19,7 +19,7 @@ func finish(numbers draft.Numbers, key ...request.Part) (draft.Imported, error) 
 	at := source.Place{File: "limits.yaml", Line: 3}
 	limit := &draft.Limit{Numbers: numbers, At: at}
 	limit.Comment("There it counts in UTC.")
-	d.Add(draft.NewRule(d.Findings, draft.Terms{At: at, Limit: limit, Key: key}))
+	d.Add(draft.NewRule(draft.Terms{At: at, Limit: limit, Key: key}))
 	return d.Finish()
 }
 
@@ -70,7 +70,7 @@ func TestExemptionsByOnePartAreOne(t *testing.T) {
 		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
 		var requests request.Selection
 		requests.ExemptMatches(tc.exempt...)
-		d.Add(draft.NewRule(d.Findings, draft.Terms{Name: "most", Limit: limit, Requests: requests}))
+		d.Add(draft.NewRule(draft.Terms{Name: "most", Limit: limit, Requests: requests}))
 		made, err := d.Finish()
 		require.NoError(t, err)
 		text := string(made.Policy)
@@ -90,7 +90,7 @@ func TestARemarkOfARuleIsSaidOnce(t *testing.T) {
 	}
 	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
-	d.Add(draft.NewRule(d.Findings, draft.Terms{Name: "routes", Limit: limit, Requests: requests}))
+	d.Add(draft.NewRule(draft.Terms{Name: "routes", Limit: limit, Requests: requests}))
 	made, err := d.Finish()
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(made.Policy), "# It leaves out a route."), string(made.Policy))
@@ -115,9 +115,8 @@ func TestRequestsThatARuleLimits(t *testing.T) {
 		{key: request.Part{Kind: request.KindCookie, Name: "user"}},
 		{key: request.Property("xds", "cluster_name")},
 	} {
-		d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
-		r := draft.NewRule(d.Findings, draft.Terms{Limit: limit, Key: []request.Part{tc.key}})
+		r := draft.NewRule(draft.Terms{Limit: limit, Key: []request.Part{tc.key}})
 		var others draft.Terms
 		hasAny := others.ExemptLimited([]*draft.Rule{r}, true)
 		require.Equal(t, tc.isKnown, !others.Requests.IsOff(), tc.key)

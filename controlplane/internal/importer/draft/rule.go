@@ -67,7 +67,7 @@ type Enforcement struct {
 	Shadow   bool   // it counts, and denies nothing
 	Percent  uint64 // of its keys that a rule denies, from 1 to 99; 0 = all
 	Response *Response
-	Comments []string // of each rule: the reader notes them once
+	At       source.Place // of the limiter
 
 	PerConnection bool // each connection counts for itself
 }
@@ -77,41 +77,39 @@ type Enforcement struct {
 //
 // Rules count together if their names are equal, and so are their limit, key, algorithm and time: see mayShareCounter.
 type Rule struct {
-	findings *Findings
-
 	terms    Terms
 	exempt   []request.Match // as the policy has them
-	isOff    bool            // a policy cannot say it: a comment says why
-	comments []string
+	comments []note          // Draft.Add adds them to the findings
 }
 
 // NewRule makes a rule. Draft.Add adds it.
-func NewRule(to *Findings, t Terms) *Rule {
+func NewRule(t Terms) *Rule {
 	if t.Enforcement.PerConnection {
 		t.countEachConnection()
 	}
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.CountsBy = cmp.Or(t.CountsBy, LimitID{At: t.Limit.At})
-	r := &Rule{terms: t, findings: to}
+	r := &Rule{terms: t}
 	for _, text := range slices.Concat(t.Requests.Comments(), t.Limit.Comments()) {
-		r.comment(t.At, text)
+		r.comment(ofRule, t.At, text)
 	}
 	for _, why := range slices.Concat(t.Requests.WhyOff(), t.Limit.WhyOff()) {
-		r.turnOff(why)
+		r.comment(saysWhyOff, t.At, string(why))
 	}
 	r.exempt = request.Joined(t.Requests.Exempt())
 	if n := len(r.exempt); n > policy.MaxExempt {
 		r.exempt = r.exempt[:policy.MaxExempt]
-		r.turnOff(request.WhyOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
-			strconv.Itoa(policy.MaxExempt) + "."))
+		r.comment(saysWhyOff, t.At, "It should exempt "+strconv.Itoa(n)+" matches, and a rule has at most "+
+			strconv.Itoa(policy.MaxExempt)+".")
 	}
-	for _, text := range t.Enforcement.Comments {
-		r.addComment(text)
+	if t.Enforcement.PerConnection {
+		r.comment(ofLimiter, t.Enforcement.At, "Envoy has a bucket for each connection. Here the key is the "+
+			"connection's id, and a record stays until its bucket is full again.")
 	}
 	if e := &r.terms.Enforcement; e.Percent != 0 && len(t.Key) == 0 {
 		if r.mode() == "" {
-			r.comment(t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
-				"it is shadow.")
+			r.comment(ofRule, t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among "+
+				"keys: it is shadow.")
 		}
 		e.Percent = 0
 		e.Shadow = true
@@ -119,29 +117,25 @@ func NewRule(to *Findings, t Terms) *Rule {
 	return r
 }
 
-// comment adds a comment, and the note NAME: TEXT.
-func (r *Rule) comment(at source.Place, text string) {
-	r.addComment(text)
-	r.findings.add(note{Problem: at.Problem(text), kind: namesRule, rule: r})
-}
-
-// turnOff turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
-func (r *Rule) turnOff(why request.WhyOff) {
-	r.isOff = true
-	r.addComment("Off: " + string(why))
-	r.findings.add(note{Problem: r.terms.At.Problem(string(why)), kind: saysWhyOff, rule: r})
-}
-
-// addComment adds a comment once, as what it says may hold for many routes.
-func (r *Rule) addComment(text string) {
-	if !slices.Contains(r.comments, text) {
-		r.comments = append(r.comments, text)
+// comment adds a comment once, as what it says may hold for many routes.
+func (r *Rule) comment(kind noteKind, at source.Place, text string) {
+	n := note{at.Problem(text), kind, r}
+	if kind == ofLimiter {
+		n.rule = nil // the note of each of its rules is the same
 	}
+	if !slices.Contains(r.comments, n) {
+		r.comments = append(r.comments, n)
+	}
+}
+
+// isOff reports whether a policy cannot say the rule: a comment says why.
+func (r *Rule) isOff() bool {
+	return slices.ContainsFunc(r.comments, func(n note) bool { return n.kind == saysWhyOff })
 }
 
 // mode is the rule's mode in the policy; empty if it denies.
 func (r *Rule) mode() policy.Mode {
-	if r.isOff {
+	if r.isOff() {
 		return policy.ModeOff
 	}
 	return r.terms.mode()
@@ -191,7 +185,7 @@ func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 //	of a limiter that is disabled                       as if it were on: the caller's rule is of that limiter too
 func (r *Rule) limitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.isOff || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
+	if r.isOff() || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

@@ -260,7 +260,7 @@ func (imp *localImport) addConfig(c *localConfig) error {
 	}
 	imp.readAnswerHeaders(int32(c.GetEnableXRatelimitHeaders()))
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		imp.countEachConnection(enforced, c.config.At)
+		enforced.PerConnection = true
 	}
 	levels := descriptor.LocalLevels(imp.readLevels(c), *enforced)
 	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
@@ -279,7 +279,7 @@ func (imp *localImport) addConfig(c *localConfig) error {
 				Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests, Enforcement: *enforced,
 			}
 			if c.takesAll() || t.ExemptLimited(rules, limited.AreAll()) {
-				rules = append([]*draft.Rule{draft.NewRule(imp.Findings, t)}, rules...)
+				rules = append([]*draft.Rule{draft.NewRule(t)}, rules...)
 				isBucketReached = true
 			}
 		}
@@ -299,15 +299,6 @@ func (c *localConfig) bucketName() string { return cmp.Or(c.GetStatPrefix(), "lo
 func (c *localConfig) takesAll() bool {
 	always := c.GetAlwaysConsumeDefaultTokenBucket()
 	return always == nil || always.GetValue()
-}
-
-// countEachConnection makes each connection count for itself by the rules.
-func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Place) {
-	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
-		"until its bucket is full again."
-	imp.NoteOfRules(at, note)
-	e.PerConnection = true
-	e.Comments = []string{note}
 }
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an

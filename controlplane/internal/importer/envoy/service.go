@@ -43,9 +43,9 @@ func (r *reader) readService(files []*source.Document) error {
 	}
 	levels := descriptor.ServiceLevels(list, *enforced)
 	limited := levels.Rules(r.Findings, sent)
-	levels.NoteUnreached(r.Findings, limited)
 	r.draft.Domain = domain
 	r.draft.Add(limited.Rules...)
+	levels.NoteUnreached(r.Findings, limited)
 	return nil
 }
 

@@ -242,7 +242,7 @@ func (list *ruleList) makeRule(o limitRule, t draft.Terms) []*draft.Rule {
 	if t.Limit == nil {
 		return nil
 	}
-	return []*draft.Rule{draft.NewRule(list.Findings, t)}
+	return []*draft.Rule{draft.NewRule(t)}
 }
 
 // termsOf are the terms of the rule at an index, without its limit: it is for the requests that all of its selectors

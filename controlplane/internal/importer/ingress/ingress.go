@@ -195,7 +195,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		}
 		s.NarrowTo(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		imp.Add(draft.NewRule(imp.Findings, draft.Terms{
+		imp.Add(draft.NewRule(draft.Terms{
 			Name: name, At: at, Limit: &draft.Limit{Numbers: numbers, At: at}, Requests: s,
 			Key: []request.Part{request.ClientIP},
 			// The default of limit-req-status-code and limit-conn-status-code:

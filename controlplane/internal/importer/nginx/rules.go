@@ -213,7 +213,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 			t.Requests.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
-	n.Add(draft.NewRule(n.Findings, t))
+	n.Add(draft.NewRule(t))
 }
 
 // countsWithMissing reports whether nginx counts a request that lacks a part of the key: it takes the key for empty
