@@ -31,7 +31,7 @@ type enforcementFields interface {
 func (r *reader) readEnforcement(
 	f *listenerFilter, o enforcementFields, at source.Place, byDefault float64, status *typev3.HttpStatus,
 ) *draft.Enforcement {
-	e := &draft.Enforcement{At: at, Disabled: f.worksNowhere()}
+	e := &draft.Enforcement{At: at, Disabled: f.works == nowhere}
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
 	both := enabled * enforced / 100

@@ -19,7 +19,7 @@
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  filtersOf, virtualHosts                         its filters and routes, as above
-//	  configsOf: ownReaches, configFor                where the filter's configuration holds, and where a route's
+//	  configsOf: ownExtents, configFor                where the filter's configuration holds, and where a route's
 //	  addConfig                                       the rules of each of these:
 //	    readEnforcement
 //	    readLevels, readBucket                        its limits

@@ -10,10 +10,19 @@ import (
 // listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and does not
 // limit by itself.
 type listenerFilter struct {
-	kind             filterType
-	config           envoyfile.Config // its own
-	onlyWhereEnabled bool             // it works only on the routes that enable it: the listener disables it
+	kind   filterType
+	config envoyfile.Config // its own
+	works  worksWhere
 }
+
+// worksWhere is where a filter works, by what its listener says. A route may switch it off wherever that is.
+type worksWhere uint8
+
+const (
+	everywhere   worksWhere = iota
+	whereEnabled            // on the routes that enable it, as the listener disables it
+	nowhere                 // no route enables it. Its rules are as if it worked everywhere, and are off
+)
 
 // filterType is one of the two types of filters that limit.
 type filterType struct {
@@ -39,7 +48,14 @@ var (
 func filtersOf(s *envoyfile.Site, of filterType) (list []*listenerFilter) {
 	for _, c := range s.Filters {
 		if c.IsOf(of.inListener) {
-			list = append(list, &listenerFilter{of, c, c.Disabled && s.Enables(c.Name)})
+			f := &listenerFilter{kind: of, config: c}
+			switch {
+			case c.Disabled && s.Enables(c.Name):
+				f.works = whereEnabled
+			case c.Disabled:
+				f.works = nowhere
+			}
+			list = append(list, f)
 		}
 	}
 	if list == nil {
@@ -48,21 +64,14 @@ func filtersOf(s *envoyfile.Site, of filterType) (list []*listenerFilter) {
 	return list
 }
 
-// isNameless reports whether the files do not have the filter's name: they lack it, or it stands alone in its file. It
-// takes the configurations of its type that routes have under any name.
-func (f *listenerFilter) isNameless() bool { return f.config.Name == "" }
-
-// worksNowhere reports whether the listener disables the filter, and no route enables it. Its rules are as if it worked
-// everywhere, and are off.
-func (f *listenerFilter) worksNowhere() bool { return f.config.Disabled && !f.onlyWhereEnabled }
-
 // noteDisabled notes where a filter works that its listener disables.
 func (r *reader) noteDisabled(f *listenerFilter) {
-	switch {
-	case f.onlyWhereEnabled:
+	switch f.works {
+	case whereEnabled:
 		r.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
-	case f.worksNowhere():
+	case nowhere:
 		r.Note(f.config.At, "the filter is disabled, and its rules are off")
+	case everywhere:
 	}
 }
 
@@ -78,7 +87,7 @@ const (
 // configFor is the configuration by which the filter works for a route, and whose it is. The route's own configurations
 // come before those of its virtual host. An example of the filter one:
 //
-//	route                                   if it is enabled          onlyWhereEnabled
+//	route                                   if it works everywhere    whereEnabled
 //	/a, with {one: its configuration}       ofRoute                   ofRoute
 //	/b, with {one: {disabled: true}}        ofNobody                  ofNobody
 //	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
@@ -88,24 +97,26 @@ const (
 func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled
-	if isDisabled || f.onlyWhereEnabled && first < 0 {
+	if isDisabled || f.works == whereEnabled && first < 0 {
 		return envoyfile.Config{}, ofNobody
 	}
-	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {
+	if i := slices.IndexFunc(route.configs, f.uses); i >= 0 {
 		return route.configs[i], ofRoute
 	}
 	return f.config, ofFilter
 }
 
-// has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
-func (f *listenerFilter) has(c envoyfile.Config) bool {
-	return c.IsOf(f.kind.onRoutes) && (f.isNameless() || f.config.Name == c.Name)
+// uses reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name. A filter of
+// which the files lack the name, as it may stand alone in its file, uses those of its type under any name.
+func (f *listenerFilter) uses(c envoyfile.Config) bool {
+	isNameless := f.config.Name == ""
+	return c.IsOf(f.kind.onRoutes) && (isNameless || f.config.Name == c.Name)
 }
 
 // isMeantBy reports whether a configuration is for the filter, or enables or disables it. A nameless one is disabled by
 // its usual name.
 func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool {
-	return f.has(c) || c.Name == cmp.Or(f.config.Name, f.kind.usualName)
+	return f.uses(c) || c.Name == cmp.Or(f.config.Name, f.kind.usualName)
 }
 
 // noteUnusedConfigs notes the configurations of routes that are for filters of a type, and that the import uses for
@@ -114,8 +125,8 @@ func (r *reader) noteUnusedConfigs(filters []*listenerFilter, hosts []*virtualHo
 	of := filters[0].kind
 	for _, route := range routesOf(hosts) {
 		for _, c := range route.configs {
-			has := func(f *listenerFilter) bool { return f.has(c) }
-			if c.IsOf(of.onRoutes) && !slices.ContainsFunc(filters, has) {
+			uses := func(f *listenerFilter) bool { return f.uses(c) }
+			if c.IsOf(of.onRoutes) && !slices.ContainsFunc(filters, uses) {
 				r.Note(c.At, "ignored: the listener has no "+of.inNotes+" of the name "+c.Name)
 			}
 		}

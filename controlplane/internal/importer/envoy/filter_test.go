@@ -16,9 +16,9 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 	}
 	disabled := envoyfile.Config{Name: "one", Disabled: true}
 	for _, tc := range []struct {
-		name                   string
-		configs                []envoyfile.Config
-		want, onlyWhereEnabled owner
+		name               string
+		configs            []envoyfile.Config
+		want, whereEnabled owner
 	}{
 		{"its configuration", []envoyfile.Config{its("one")}, ofRoute, ofRoute},
 		{"disabled", []envoyfile.Config{disabled}, ofNobody, ofNobody},
@@ -35,7 +35,7 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 			return whose
 		}
 		require.Equal(t, tc.want, used(), tc.name)
-		f.onlyWhereEnabled = true
-		require.Equal(t, tc.onlyWhereEnabled, used(), tc.name)
+		f.works = whereEnabled
+		require.Equal(t, tc.whereEnabled, used(), tc.name)
 	}
 }

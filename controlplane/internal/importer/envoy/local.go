@@ -128,45 +128,47 @@ func (imp *localImport) addRules(s *envoyfile.Site) error {
 	return nil
 }
 
-// localConfig is a configuration with limits, of a filter or of routes for it. In each of its reaches the default
+// localConfig is a configuration with limits, of a filter or of routes for it. In each of its extents the default
 // bucket is for the requests. Its other limits are for those that send their descriptors: see descriptorsIn.
 type localConfig struct {
 	*localv3.LocalRateLimit
 	config  envoyfile.Config
 	filter  *listenerFilter
-	reaches []reach
+	extents []extent
 }
 
-// reach is where a configuration holds. An example is that of the filter's own configuration beside these routes:
+// extent is where a configuration holds. An example is that of the filter's own configuration beside these routes:
 //
 //	route                              is in routes   requests
 //	/a, with a configuration for it    no             Exempt has /a
 //	/c, with nothing for it            yes            limited
 //	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
-type reach struct {
+type extent struct {
 	routes   map[*hostRoute]bool
 	requests request.Selection
 }
 
-// reachOf is that of a configuration for one route.
-func reachOf(route *hostRoute) reach { return reach{map[*hostRoute]bool{route: true}, route.selection} }
+// extentOf is that of a configuration for one route.
+func extentOf(route *hostRoute) extent {
+	return extent{map[*hostRoute]bool{route: true}, route.selection}
+}
 
-// ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
-// another one, or not at all. If it works onlyWhereEnabled, it is each route that enables it, by itself.
-func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
-	all := reach{routes: map[*hostRoute]bool{}}
+// ownExtents are where the filter's own configuration holds: for all requests but those of routes for which it works by
+// another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
+func (f *listenerFilter) ownExtents(hosts []*virtualHost) (list []extent) {
+	all := extent{routes: map[*hostRoute]bool{}}
 	for _, route := range routesOf(hosts) {
 		if _, whose := f.configFor(route); whose == ofFilter {
 			all.routes[route] = true
-			list = append(list, reachOf(route))
+			list = append(list, extentOf(route))
 		} else {
 			exemptAtLeast(&all.requests, route)
 		}
 	}
-	if f.onlyWhereEnabled {
+	if f.works == whereEnabled {
 		return list
 	}
-	return []reach{all}
+	return []extent{all}
 }
 
 // exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
@@ -224,7 +226,7 @@ func hasBoth(m, a, b request.Match) bool {
 // So F holds for all requests but those of /a and /b, also for those of no route. G holds for all requests, and R for
 // those of /a.
 func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfig) {
-	add := func(f *listenerFilter, c envoyfile.Config, where ...reach) {
+	add := func(f *listenerFilter, c envoyfile.Config, where ...extent) {
 		if !hasBuckets(c.Node) {
 			return // it is there for its routes
 		}
@@ -235,22 +237,22 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 			message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
 			list = append(list, &localConfig{LocalRateLimit: message, config: c, filter: f})
 		}
-		list[i].reaches = append(list[i].reaches, where...)
+		list[i].extents = append(list[i].extents, where...)
 	}
 	for _, f := range filters {
-		add(f, f.config, f.ownReaches(imp.hosts)...)
+		add(f, f.config, f.ownExtents(imp.hosts)...)
 	}
 	for _, route := range routesOf(imp.hosts) {
 		for _, f := range filters {
 			if c, whose := f.configFor(route); whose == ofRoute {
-				add(f, c, reachOf(route))
+				add(f, c, extentOf(route))
 			}
 		}
 	}
 	return list
 }
 
-// addConfig makes the rules of one configuration. When it has those of all reaches, it knows which of the limits no
+// addConfig makes the rules of one configuration. When it has those of all extents, it knows which of the limits no
 // request comes to.
 func (imp *localImport) addConfig(c *localConfig) error {
 	enforced := imp.readEnforcement(c.filter, c, c.config.At, 0, c.GetStatus())
@@ -264,28 +266,27 @@ func (imp *localImport) addConfig(c *localConfig) error {
 	}
 	levels := descriptor.LocalLevels(imp.readLevels(c), *enforced)
 	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
-	isBucketReached := bucket == nil
+	hasBucketRule := false
 	var all []*descriptor.Limited
-	for _, where := range c.reaches {
+	for _, where := range c.extents {
 		sent, err := imp.descriptorsIn(c, where, levels.List)
 		if err != nil {
 			return err
 		}
 		limited := levels.Rules(imp.Findings, sent)
 		all = append(all, limited)
-		rules := limited.Rules
 		if bucket != nil {
 			t := draft.Terms{
 				Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests, Enforcement: *enforced,
 			}
-			if c.takesAll() || t.ExemptLimited(rules, limited.AreAll()) {
-				rules = append([]*draft.Rule{draft.NewRule(t)}, rules...)
-				isBucketReached = true
+			if c.takesAll() || t.ExemptLimited(limited.Rules, limited.AreAll()) {
+				imp.draft.Add(draft.NewRule(t))
+				hasBucketRule = true
 			}
 		}
-		imp.draft.Add(rules...)
+		imp.draft.Add(limited.Rules...)
 	}
-	if !isBucketReached {
+	if bucket != nil && !hasBucketRule {
 		imp.NoteNoRequest(bucket.At, c.bucketName())
 	}
 	levels.NoteUnreached(imp.Findings, all...)
@@ -337,7 +338,7 @@ func (imp *localImport) noteForgotten(c *localConfig) {
 //	no route is in the files           a guess
 //	others                             those of each of the routes, and those of its host if addsHost
 func (imp *localImport) descriptorsIn(
-	c *localConfig, where reach, levels []*descriptor.Level,
+	c *localConfig, where extent, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, error) {
 	own := imp.readRateLimits(c.config.Node, c.config.At)
 	switch {
