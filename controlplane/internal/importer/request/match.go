@@ -33,8 +33,9 @@ func (p Part) canMatch(v Pattern) bool {
 	return false
 }
 
-// within reports whether every request whose part fits p fits q. It is as sure as that of patterns.
-func (id partID) within(p, q Pattern) bool {
+// requestsWithin reports whether every request whose part fits p fits q. It is as sure as Pattern.Within, which is
+// about texts.
+func (id partID) requestsWithin(p, q Pattern) bool {
 	switch id.kind {
 	case KindHost:
 		return isHostWithin(p.text, q.text)
@@ -45,11 +46,11 @@ func (id partID) within(p, q Pattern) bool {
 	}
 }
 
-// areApart reports whether no request's part fits both. Of two names or networks one has all of the other, or they have
-// none in common.
-func (id partID) areApart(p, q Pattern) bool {
+// requestsApart reports whether no request's part fits both. Of two names or networks one has all of the other, or they
+// have none in common.
+func (id partID) requestsApart(p, q Pattern) bool {
 	if id.kind == KindHost || id.kind == KindClientIP {
-		return !id.within(p, q) && !id.within(q, p)
+		return !id.requestsWithin(p, q) && !id.requestsWithin(q, p)
 	}
 	return p.Apart(q)
 }
@@ -105,11 +106,11 @@ func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case id.within(p, q):
+			case id.requestsWithin(p, q):
 				common = appendNew(common, p)
-			case id.within(q, p):
+			case id.requestsWithin(q, p):
 				common = appendNew(common, q)
-			case !id.areApart(p, q):
+			case !id.requestsApart(p, q):
 				return nil, false
 			}
 		}

@@ -41,18 +41,18 @@ func ToHosts(names []string, condition func(i int) string) (s Selection) {
 }
 
 // translateHost is Value.translate for a host.
-func translateHost(p Pattern) translation {
-	said := translation{Pattern: p}
+func translateHost(p Pattern) (inPolicy Pattern, said Remarks) {
 	switch {
 	case p.kind == WithWildcards && strings.Contains(p.text, ":"):
-		said.whyOff = NoMatch("the host is " + p.text)
+		said.TurnOff(NoMatch("the host is " + p.text))
 	case p.kind == Exactly:
-		said.text = WithoutPort(p.text)
-		if said.text != p.text {
-			said.comment = "The host " + p.text + " is compared without its port here."
+		inPolicy = Exact(WithoutPort(p.text))
+		if inPolicy != p {
+			said.Comment("The host " + p.text + " is compared without its port here.")
 		}
+		return inPolicy, said
 	}
-	return said
+	return p, said
 }
 
 // WithoutPort cuts ":8080" from a host.
@@ -106,15 +106,15 @@ func IsNetworkWithin(network, wide string) bool {
 }
 
 // translateAddress is Value.translate for the client's address.
-func translateAddress(p Pattern) translation {
+func translateAddress(p Pattern) (inPolicy Pattern, said Remarks) {
 	if p.kind != Exactly {
-		return translation{Pattern: p}
+		return p, said
 	}
 	network, ok := NetworkPattern(p.text)
 	if !ok {
-		return translation{whyOff: ClientIP.noCondition()}
+		said.TurnOff(ClientIP.noCondition())
 	}
-	return translation{Pattern: network}
+	return network, said
 }
 
 // isNoAddress reports whether no client's address has the text, as 10.1.2.3/16: what a limiter masks is 10.1.0.0/16.

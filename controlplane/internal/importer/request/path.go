@@ -10,23 +10,23 @@ import (
 // This file has what a policy, which compares a path without its query, makes of a pattern of a path or of :path.
 
 // translatePath is translate for a path.
-func (v Value) translatePath(p Pattern) translation {
-	said := translation{Pattern: p}
+func (v Value) translatePath(p Pattern) (inPolicy Pattern, said Remarks) {
+	path, use := p, ignoresQuery
 	if v.as == withQuery {
-		path, use := p.ofPath()
-		switch use {
-		case asksForQuery:
-			return translation{whyOff: NoMatch("Envoy compares :path and its query with " + p.text)}
-		case meetsQuery:
-			said.comment = "The path " + p.text + " is compared without its query here."
-		case ignoresQuery:
-		}
-		said.Pattern = path
+		path, use = p.ofPath()
 	}
-	if said.isNoPath() || said.kind != ByExpression && strings.Contains(said.text, "?") {
-		said.whyOff = v.Part.noCondition()
+	switch use {
+	case asksForQuery:
+		said.TurnOff(NoMatch("Envoy compares :path and its query with " + p.text))
+		return p, said
+	case meetsQuery:
+		said.Comment("The path " + p.text + " is compared without its query here.")
+	case ignoresQuery:
 	}
-	return said
+	if path.isNoPath() || path.kind != ByExpression && strings.Contains(path.text, "?") {
+		said.TurnOff(v.Part.noCondition())
+	}
+	return path, said
 }
 
 // isNoPath reports whether no path fits: each begins with a /, or is the * of OPTIONS. Of an expression it is unknown.

@@ -210,8 +210,8 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 		{of: FullPath, p: "/*.a", q: "/*x.a"},
 	} {
 		p, q := patternOf(tc.p), patternOf(tc.q)
-		require.Equal(t, tc.within, tc.of.id().within(p, q), "%v", tc)
-		require.Equal(t, tc.apart, tc.of.id().areApart(p, q), "%v", tc)
-		require.Equal(t, tc.apart, tc.of.id().areApart(q, p), "%v", tc)
+		require.Equal(t, tc.within, tc.of.id().requestsWithin(p, q), "%v", tc)
+		require.Equal(t, tc.apart, tc.of.id().requestsApart(p, q), "%v", tc)
+		require.Equal(t, tc.apart, tc.of.id().requestsApart(q, p), "%v", tc)
 	}
 }

@@ -85,17 +85,14 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		if p.kind == AnyValue {
 			return Selection{}
 		}
-		said := v.translate(p)
-		if said.comment != "" {
-			s.Comment(said.comment)
-		}
+		inPolicy, said := v.translate(p)
+		s.AddAll(said)
 		switch {
-		case said.whyOff != "":
-			s.TurnOff(said.whyOff)
-		case !v.Part.canMatch(said.Pattern), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
+		case said.IsOff():
+		case !v.Part.canMatch(inPolicy), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.TurnOff(v.Part.noCondition())
-		case !slices.Contains(list, said.Pattern):
-			list = append(list, said.Pattern)
+		case !slices.Contains(list, inPolicy):
+			list = append(list, inPolicy)
 		}
 	}
 	if v.Part.Kind == KindHeader && len(list) > 1 {
@@ -116,23 +113,17 @@ func oneOf(list []Pattern) Pattern {
 	return Expression(strings.Join(all, "|"))
 }
 
-// translation is a pattern as a policy has it.
-type translation struct {
-	Pattern
-	comment string // what else than the limiter the policy compares; empty if it compares the same
-	whyOff  WhyOff // if a policy cannot say it, so that there is no pattern
-}
-
 // translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
-// port, and addresses in one spelling.
+// port, and addresses in one spelling. If the policy compares less than the limiter, a comment says so. If it cannot
+// say the pattern, WhyOff says so.
 //
-//	value           pattern        Pattern    comment                 whyOff
+//	value           pattern        inPolicy   comment                 WhyOff
 //	Host            a.example:80   a.example  compared without port
 //	Host            a.example:*                                       it is about the port
 //	PathWithQuery   /a             /a         compared without query
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
-func (v Value) translate(p Pattern) translation {
+func (v Value) translate(p Pattern) (inPolicy Pattern, said Remarks) {
 	switch v.Part.Kind {
 	case KindPath:
 		return v.translatePath(p)
@@ -141,7 +132,7 @@ func (v Value) translate(p Pattern) translation {
 	case KindClientIP:
 		return translateAddress(p)
 	default:
-		return translation{Pattern: p}
+		return p, said
 	}
 }
 
@@ -154,15 +145,15 @@ func (v Value) Compared(p Pattern) Pattern {
 	if v.Part.Kind != KindHost {
 		return p
 	}
-	said := v.translate(p).Pattern
-	said.text = strings.ToLower(said.text)
-	return said
+	inPolicy, _ := v.translate(p)
+	inPolicy.text = strings.ToLower(inPolicy.text)
+	return inPolicy
 }
 
 // AsOverride writes a pattern of the value as overrides have it. It is not ok if no override can say it. It drops the
 // comment, as an override has none: imports whose limits become overrides note once that a policy compares hosts
 // without port, and paths without query.
 func (v Value) AsOverride(p Pattern) (text string, ok bool) {
-	said := v.translate(p)
-	return said.notation(v.Part), said.whyOff == ""
+	inPolicy, said := v.translate(p)
+	return inPolicy.notation(v.Part), !said.IsOff()
 }
