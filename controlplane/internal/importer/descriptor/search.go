@@ -146,7 +146,7 @@ func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 func leafOfRest(entries []Entry, begin []Pair) *leaf {
 	l := &Level{Pairs: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
-		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
+		l.Pairs = append(l.Pairs, Pair{Key: e.Key, Pattern: request.Anything})
 	}
 	end, _ := l.leafOf(entries) // it is ok: begin was chosen for these entries, and the rest has their keys and any value
 	return end

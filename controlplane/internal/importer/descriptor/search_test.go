@@ -19,7 +19,7 @@ func newLevel(limit uint64, pairs ...string) *Level {
 		p := Pair{Key: key, Pattern: request.Exact(value)}
 		switch {
 		case value == "*":
-			p.Pattern = request.Pattern{}
+			p.Pattern = request.Anything
 		case strings.HasSuffix(value, "*"):
 			p.Pattern = request.Prefix(strings.TrimSuffix(value, "*"), false)
 		}

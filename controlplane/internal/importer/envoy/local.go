@@ -314,7 +314,7 @@ func (imp *localImport) readLevels(c *localConfig) (list []*descriptor.Level) {
 		for _, e := range d.GetEntries() {
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
 			if e.GetValue() == "" {
-				p.Pattern = request.Pattern{}
+				p.Pattern = request.Anything
 				imp.noteForgotten(c)
 			}
 			l.Pairs = append(l.Pairs, p)

@@ -153,7 +153,7 @@ func (r *reader) levelsBelow(
 func valuesOf(d *ratelimitconfig.Descriptor) request.Pattern {
 	switch {
 	case d.Value == "":
-		return request.Pattern{}
+		return request.Anything
 	case d.HasWildcard():
 		return request.Wildcard(d.Value)
 	}

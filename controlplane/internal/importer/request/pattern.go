@@ -17,7 +17,7 @@ type PatternKind uint8
 
 // The kinds of patterns, each with what makes one.
 const (
-	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Pattern{})
+	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Anything)
 	Exactly                          // the text (Exact)
 	WithWildcards                    // the text, in which each * stands for any text (Wildcard, Prefix, Suffix)
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
@@ -36,9 +36,10 @@ func Expression(text string) Pattern { return Pattern{ByExpression, text} }
 
 // The patterns that need no text.
 var (
-	Present = Wildcard("*")          // whatever value is there
-	Absent  = Pattern{kind: Missing} // none
-	AnyPath = Wildcard("/*")
+	Anything = Pattern{}              // whatever value is there, or none
+	Present  = Wildcard("*")          // whatever value is there
+	Absent   = Pattern{kind: Missing} // none
+	AnyPath  = Wildcard("/*")
 )
 
 // ExactAll has a pattern for each text.

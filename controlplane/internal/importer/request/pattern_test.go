@@ -27,7 +27,7 @@ func textsOf(characters string, size int) []string {
 
 // Where a pattern is said to be within another one, or apart from it, no text says otherwise. Some are of each.
 func TestWithinAndApartAreSure(t *testing.T) {
-	patterns := []Pattern{{}, Absent, Present, Expression("a.*"), Expression("(a|/a)/?")}
+	patterns := []Pattern{Anything, Absent, Present, Expression("a.*"), Expression("(a|/a)/?")}
 	for _, text := range textsOf("a/", 3) {
 		patterns = append(patterns, Exact(text))
 		if text != "" { // no path is empty

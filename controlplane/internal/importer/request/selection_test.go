@@ -50,7 +50,7 @@ func TestRequestsThatFitOneOfSeveralPatterns(t *testing.T) {
 		require.Empty(t, s.Match())
 		require.Len(t, s.WhyOff(), 1)
 	}
-	require.Empty(t, header.Fitting(Exact("a"), Pattern{}))
+	require.Empty(t, header.Fitting(Exact("a"), Anything))
 }
 
 // What becomes of two conditions on one part.
@@ -91,7 +91,7 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 		},
 		"NarrowTo": func(s *Selection) { s.NarrowTo(Selection{exempt: []Match{{}, post}}) },
 		"ExemptFitting": func(s *Selection) {
-			s.ExemptFitting(Host.Value(), Pattern{})
+			s.ExemptFitting(Host.Value(), Anything)
 			s.ExemptFitting(Method.Value(), Exact("POST"))
 		},
 	} {
@@ -105,7 +105,7 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 // A match can ask for each path that a request may have: it begins with a /, or is the * of OPTIONS.
 func TestPathsThatRequestsHave(t *testing.T) {
 	path := FullPath.Value()
-	for _, p := range []Pattern{Exact("/a"), Exact("*"), Wildcard("*.js"), Expression("a"), {}} {
+	for _, p := range []Pattern{Exact("/a"), Exact("*"), Wildcard("*.js"), Expression("a"), Anything} {
 		require.False(t, path.IsNever(p), p)
 		require.False(t, path.Fitting(p).IsOff(), p)
 	}
