@@ -33,35 +33,30 @@ func (d *domainRoutes) read(file source.File) ([]descriptor.Descriptor, *draft.E
 	return sent, enforced, err
 }
 
-// siteOfRoutes is the listener of the domain in the file that --routes names.
+// siteOfRoutes is the listener in the file that --routes names which has a filter that asks for the domain. Else it is
+// one without such a filter, but with rate_limits in its routes.
 func (d *domainRoutes) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 	in, err := envoyfile.OpenWhole(d.Findings, f)
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.siteOfDomain(envoyfile.FindSites(in, nil))
-	if err != nil {
-		return nil, err
+	all := envoyfile.FindSites(in, nil)
+	list := envoyfile.Wanted(all, func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, d.isOfDomain) })
+	if len(list) == 0 {
+		list = envoyfile.Wanted(all, func(s *envoyfile.Site) bool {
+			return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasRateLimits()
+		})
 	}
-	if s == nil {
+	if len(list) == 0 {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
 			"envoy.filters.http.ratelimit with the domain " + d.domain)}
 	}
+	s, err := envoyfile.Choose(list, d.options.Listener)
+	if err != nil {
+		return nil, err
+	}
 	s.NoteMissingRoutes(d.Findings)
 	return s, nil
-}
-
-// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
-// filter, but with rate_limits in its routes; nil if there is neither.
-func (d *domainRoutes) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
-	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, d.isOfDomain) }
-	s, err := envoyfile.Choose(list, d.options.Listener, asks)
-	if s != nil || err != nil {
-		return s, err
-	}
-	return envoyfile.Choose(list, d.options.Listener, func(s *envoyfile.Site) bool {
-		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasRateLimits()
-	})
 }
 
 func isOfServiceType(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }

@@ -63,13 +63,13 @@ func (r *reader) chooseSite(in *source.Document) (*envoyfile.Site, error) {
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *envoyfile.Site) bool { return hasLocalLimits(s) || isAlone && s.HasRateLimits() }
-	s, err := envoyfile.Choose(envoyfile.FindSites(in, beside), r.options.Listener, wants)
-	if err != nil {
-		return nil, err
-	}
-	if s == nil {
-		s = &envoyfile.Site{Routing: envoyfile.Routing{At: in.Top()}}
-	} else {
+	s := &envoyfile.Site{Routing: envoyfile.Routing{At: in.Top()}} // of no listener
+	if list := envoyfile.Wanted(envoyfile.FindSites(in, beside), wants); len(list) > 0 {
+		var err error
+		s, err = envoyfile.Choose(list, r.options.Listener)
+		if err != nil {
+			return nil, err
+		}
 		s.NoteMissingRoutes(r.Findings)
 	}
 	if isAlone {

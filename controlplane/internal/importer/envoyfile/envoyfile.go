@@ -5,7 +5,8 @@
 //	Whole        EnvoyFilters of Istio: as the configuration of an Envoy
 //	FindSites    its sites: each a listener with its routes, or routes that  site.go
 //	             no listener has
-//	Choose       one of the sites, by --listener if several have limits      site.go
+//	Wanted,      those that have limits, and one of them by --listener,      site.go
+//	Choose       if there are several
 //	Config       the configuration of a filter, in a site or for a route     site.go
 //	Refuse...    says what a file is that is none of these, and rejects      refuse.go
 //	             names that are spelled nearly as those that lead to limits

@@ -169,21 +169,34 @@ func (s *Site) text() string {
 	return string(b)
 }
 
-// Choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
-func Choose(sites []*Site, listener string, wants func(s *Site) bool) (*Site, error) {
-	wanted := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
-	names := namesOfSites(wanted)
-	i := slices.Index(names, listener)
+// Wanted are the sites that have what is wanted, without those that say the same: Istio has a chain for TLS, and the
+// same for plain text.
+func Wanted(sites []*Site, wants func(s *Site) bool) (list []*Site) {
+	seen := map[string]bool{}
+	for _, s := range sites {
+		if !wants(s) {
+			continue
+		}
+		if id := s.text(); !seen[id] {
+			seen[id] = true
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// Choose picks one of some sites: the only one, or that of --listener.
+func Choose(sites []*Site, listener string) (*Site, error) {
+	if len(sites) == 1 && listener == "" {
+		return sites[0], nil
+	}
+	names := namesOfSites(sites)
+	if i := slices.Index(names, listener); i >= 0 {
+		return sites[i], nil
+	}
 	message := fmt.Sprintf("there is no listener %q with rate limits", listener)
-	switch {
-	case len(wanted) == 0:
-		return nil, nil
-	case len(wanted) == 1 && listener == "":
-		return wanted[0], nil
-	case i >= 0:
-		return wanted[i], nil
-	case listener == "":
-		message = fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(wanted))
+	if listener == "" {
+		message = fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(sites))
 	}
 	return nil, &source.UsageError{Message: message, Hint: "choose one with --listener: " + strings.Join(names, ", ")}
 }
@@ -194,18 +207,6 @@ func (s *Site) NoteMissingRoutes(to *draft.Findings) {
 		routes := strings.TrimSpace("The routes " + s.routesName)
 		to.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
 	}
-}
-
-// distinct leaves out sites that say the same: Istio has a chain for TLS, and the same for plain
-// text.
-func distinct(sites []*Site) []*Site {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(sites, func(s *Site) bool {
-		id := s.text()
-		isKnown := seen[id]
-		seen[id] = true
-		return isKnown
-	})
 }
 
 // namesOfSites are the names of listeners, each with what tells it from others of its name.

@@ -37,11 +37,10 @@ func TestSitesOfAConfiguration(t *testing.T) {
 	require.Equal(t, []string{"front: a.example", "0.0.0.0:80: ", "alone: "}, got)
 	require.Equal(t, "limiter", sites[0].Filters[0].Name)
 
-	all := func(*Site) bool { return true }
-	chosen, err := Choose(sites, "0.0.0.0:80", all)
+	chosen, err := Choose(sites, "0.0.0.0:80")
 	require.NoError(t, err)
 	require.Same(t, sites[1], chosen)
-	_, err = Choose(sites, "", all)
+	_, err = Choose(sites, "")
 	var usage *source.UsageError
 	require.ErrorAs(t, err, &usage)
 	require.Equal(t, "choose one with --listener: front, 0.0.0.0:80, alone", usage.Hint)
