@@ -143,19 +143,11 @@ func (r *Rule) mode() policy.Mode {
 
 // ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
 // those are, or the rules are not all, no match can select what is left.
-//
-//	a rule with                    the terms exempt
-//	match: {headers: {x-user: a}}  {headers: {x-user: a}}
-//	key: [{header: x-user}]        {headers: {x-user: "*"}}
-//	neither                        no request is left
-//	key: [{query: user}]           unknown, so their rule is off
 func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 	var limited []request.Match
 	isKnown := areAll
 	for _, r := range rules {
-		m, ok := r.limitedRequests(t.Requests.Exempt())
-		m = m.WithoutConditionsOf(t.Requests.Match()) // all of its requests meet these
-		switch {
+		switch m, ok := t.limitedBy(r); {
 		case !ok:
 			isKnown = false
 		case len(m) == 0: // the rule limits all of them
@@ -171,20 +163,21 @@ func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 	return true
 }
 
-// limitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those
-// are. The caller leaves the requests exempt out anyway, so the match may have some of them:
+// limitedBy is a match for those of the terms' requests that a rule of the same limiter limits. It is not ok where no
+// match can say which those are.
 //
-//	the rule                                            the match
-//	paths: [/a*], exempt: /a/b, which the caller has    paths: [/a*]
-//	paths: [/a*], exempt: /a/b, which it has not        not ok
-//	key: [{header: x-user}]                             headers: {x-user: "*"}
-//	key: the connection                                 all requests
-//	key: a query parameter, a cookie or a property      not ok: no match asks for these
-//	lets some keys pass by an override                  not ok
-//	is off                                              not ok
-//	of a limiter that is disabled                       as if it were on: the caller's rule is of that limiter too
-func (r *Rule) limitedRequests(exempt []request.Match) (m request.Match, ok bool) {
-	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
+//	the rule                                           the match
+//	paths: [/a*], exempt: /a/b, as the terms exempt    paths: [/a*]
+//	paths: [/a*], exempt: /a/b, as they do not         not ok
+//	headers: {x-user: a}                               headers: {x-user: a}
+//	methods: [GET], as the terms have                  all of their requests
+//	key: [{header: x-user}]                            headers: {x-user: "*"}
+//	key: the connection                                all of their requests
+//	key: a query parameter, a cookie or a property     not ok: no match asks for these
+//	lets some keys pass by an override                 not ok
+//	is off, for what a policy cannot say               not ok
+func (t *Terms) limitedBy(r *Rule) (m request.Match, ok bool) {
+	isLeft := func(exempt request.Match) bool { return !t.Requests.HasExempt(exempt) }
 	if r.isOff() || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
@@ -205,7 +198,7 @@ func (r *Rule) limitedRequests(exempt []request.Match) (m request.Match, ok bool
 		case request.KindClientIP, request.KindPath, request.KindMethod, request.KindHost: // no request lacks these
 		}
 	}
-	return limited.Match(), true
+	return limited.Match().WithoutConditionsOf(t.Requests.Match()), true
 }
 
 // Limit is one limit of a configuration. Several rules may come of it.
