@@ -83,8 +83,11 @@ var (
 	ErrFault   = draft.ErrFault   // the policy that it made is not valid
 )
 
-// EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service: the files of one domain. As in every
-// import there is at least one file, messages about the whole policy name the first, and the rules get the scope.
+// EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service: the files of one domain. If one of them
+// has a BackendTrafficPolicy of Envoy Gateway, it imports those instead, and so does LocalRatelimit.
+//
+// As in every import there is at least one file, messages about the whole policy name the first, and the rules get the
+// scope.
 func EnvoyRatelimit(files []File, scope policy.Scope, o EnvoyOptions) (Imported, error) {
 	return importEnvoy("envoyproxy/ratelimit", files, scope, o, envoy.ReadService)
 }
@@ -118,8 +121,7 @@ func IngressNginx(files []File, scope policy.Scope) (Imported, error) {
 	return d.Finish()
 }
 
-// importEnvoy imports one of Envoy's limiters. If a file has a BackendTrafficPolicy of Envoy Gateway, it imports that,
-// whichever limiter was asked for.
+// importEnvoy imports one of Envoy's limiters, or BackendTrafficPolicies.
 func importEnvoy(from string, files []File, scope policy.Scope, o EnvoyOptions,
 	read func(to *draft.Draft, files []*source.Document, o EnvoyOptions) error,
 ) (Imported, error) {
