@@ -28,7 +28,7 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at source.Place) {
 	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch pattern, known := r.readPattern(o, at, ignoreCase); {
-	case !known:
+	case !known: // there is none in the match of a route that an EnvoyFilter names
 		s.TurnOff(request.NoMatch("their route has no known condition on the path"))
 	case pattern != request.AnyPath && pattern != request.Present:
 		s.Require(request.FullPath.Value(), pattern)

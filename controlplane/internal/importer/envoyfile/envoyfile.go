@@ -127,7 +127,7 @@ func partsOf(to *draft.Findings, at source.Place, patch *policy.Node) []*policy.
 		return []*policy.Node{withHost(domain, value)}
 	case "HTTP_ROUTE":
 		if name := source.TextOf(patch, "match", "route_configuration", "vhost", "route", "name"); name != "" {
-			value = merged(value, source.Wrap("match", source.NewObject()))
+			value = merged(value, unknownMatch)
 			to.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 				"its rules are off until they have a match")
 		}
@@ -140,6 +140,10 @@ func partsOf(to *draft.Findings, at source.Place, patch *policy.Node) []*policy.
 		return listeners
 	}
 }
+
+// unknownMatch is the match of a route that a file names, and does not have. Package envoy finds no condition on the
+// path in it, and turns its rules off.
+var unknownMatch = source.Wrap("match", source.NewObject())
 
 // listenersIn are the parts of a value that have filters or routes.
 func listenersIn(value *policy.Node) (list []*policy.Node) {
@@ -188,42 +192,40 @@ func withRoute(route *policy.Node) *policy.Node {
 }
 
 // merged is a node with what another one has too, as Istio merges a patch: it adds items to lists and fields to
-// objects, and replaces other values. What is of one virtual host is merged too.
+// objects, and replaces other values.
 func merged(n, patch *policy.Node) *policy.Node {
 	switch {
 	case n.Kind != patch.Kind:
 		return patch
 	case n.Kind == policy.List:
-		return source.NewList(slices.Concat(n.Items, patch.Items)...)
+		return source.NewList(mergedItems(n.Items, patch.Items)...)
 	case n.Kind != policy.Object:
 		return patch
 	}
 	both := source.NewObject(slices.Clone(n.Fields)...)
 	for _, f := range patch.Fields {
-		isIt := func(has policy.Field) bool {
+		isIt := func(has policy.Field) bool { // either may be written as in JSON
 			return source.IsField(has.Name, f.Name) || source.IsField(f.Name, has.Name)
 		}
-		switch i := slices.IndexFunc(both.Fields, isIt); {
-		case i < 0:
-			both.Fields = append(both.Fields, f)
-		case source.IsField(f.Name, "virtual_hosts"):
-			both.Fields[i].Value = mergedHosts(both.Fields[i].Value, f.Value)
-		default:
+		if i := slices.IndexFunc(both.Fields, isIt); i >= 0 {
 			both.Fields[i].Value = merged(both.Fields[i].Value, f.Value)
+		} else {
+			both.Fields = append(both.Fields, f)
 		}
 	}
 	return both
 }
 
-// mergedHosts are virtual hosts with what others have too. A host is known by its first domain.
-func mergedHosts(hosts, others *policy.Node) *policy.Node {
-	list := source.NewList(slices.Clone(hosts.Items)...)
-	for _, other := range others.Items {
-		isIt := func(h *policy.Node) bool { return firstDomain(h) == firstDomain(other) }
-		if i := slices.IndexFunc(list.Items, isIt); i >= 0 {
-			list.Items[i] = merged(list.Items[i], withoutField(other, "domains"))
+// mergedItems are the items of two lists. Of a virtual host, which is known by its first domain, they are one item.
+func mergedItems(items, others []*policy.Node) []*policy.Node {
+	list := slices.Clone(items)
+	for _, other := range others {
+		domain := firstDomain(other)
+		isIt := func(n *policy.Node) bool { return domain != "" && firstDomain(n) == domain }
+		if i := slices.IndexFunc(list, isIt); i >= 0 {
+			list[i] = merged(list[i], withoutField(other, "domains"))
 		} else {
-			list.Items = append(list.Items, other)
+			list = append(list, other)
 		}
 	}
 	return list
