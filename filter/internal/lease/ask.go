@@ -67,14 +67,10 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 type Need struct {
 	subject    *decide.Subject
 	definition uint32 // the number of the key's limits: a request has one need of each
-	origin     origin // of the units that it has got, if it has got any
-}
 
-// origin is where units come from that a request has got.
-type origin struct {
-	isGiven bool             // the request has got units
-	grant   leased.GrantID   // of which they are
-	account *account.Account // of a rule that holds: it counts them as given
+	// Of the units that the request has got:
+	keeper keeper // that takes back what is left of them, nil if it has got none
+	grant  leased.GrantID
 }
 
 // BeginAsk begins an ask for what the request of a pending verdict needs: it may write leases and open accounts, as
@@ -114,7 +110,7 @@ func keepGranted(needs []Need) []Need {
 		switch n := &needs[i]; {
 		case n.subject.IsPending():
 			n.Reclaim()
-		case n.origin.isGiven:
+		case n.keeper != nil:
 			granted = append(granted, *n)
 		}
 	}
@@ -122,18 +118,12 @@ func keepGranted(needs []Need) []Need {
 }
 
 // Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,
-// or asks for the need anew. What is held has no need to go back: the next report of the account leaves it out.
+// or asks for the need anew.
 func (n *Need) Reclaim() {
-	if !n.origin.isGiven {
+	if n.keeper == nil {
 		return
 	}
-	s := n.subject
-	units := s.Carried.Allotment.Units
-	s.Carried.Allotment = allot.Allotment{}
-	if acc := n.origin.account; acc != nil {
-		acc.DropGiven(units)
-		return
-	}
-	src := s.Rule.Source.(*Source)
-	src.worker.Returns.giveBack(src, n.origin.grant, units)
+	c := &n.subject.Carried
+	n.keeper.takeBack(leased.GrantLeft{GrantID: n.grant, Units: c.Allotment.Units})
+	c.Allotment = allot.Allotment{}
 }

@@ -6,24 +6,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// HandOut hands out what the service has granted for a part of an ask. The grant is nil if the service has none for the
-// part. Units of a rule that leases go, in this order:
-//
-//	to                                     by          what is not spent there
-//	the requests that have waited for the  give        goes back when the request is decided: Need.Reclaim
-//	ask, in the order in which they came
-//	the key's lease, for later requests    keepRest    goes back when it is idle: CollectIdle
-//	the service, if they cannot stay       giveBack
-//
-// For example, two requests of cost 1 wait, and grant 7 has 20 units. Each gets one, and 18 are put into the lease. The
-// client of the second request has left, so quota.Return{Grant: 7, Units: 1} is sent. Later requests take 4 units of
-// the lease, and then none comes for idleNs: quota.Return{Grant: 7, Units: 14} is sent.
-//
-// Units of a rule that holds stay in the key's account: what requests do not hold, its next report leaves out.
+// HandOut hands out what the service has granted for a part of an ask: first to the requests that have waited for the
+// ask, in the order in which they came. The part's keeper keeps the rest, and later what requests have not taken. The
+// grant is nil if the service has none for the part.
 func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Trip, waiters []W) {
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
@@ -31,13 +19,11 @@ func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Tr
 	isReported := p.Reporter.End(grant, trip.CameNs) // before give: the account takes over what is granted, then gives it
 	h := newHandout(p, grant, trip, isReported && !grant.Failed)
 	for _, w := range waiters {
-		h.give(w.Needs())
+		if n := h.needOf(w.Needs()); n != nil {
+			h.answer(n)
+		}
 	}
-	if h.account != nil {
-		h.rememberIn(h.account)
-	} else {
-		h.keepRest()
-	}
+	h.keeper.keepRest(h)
 }
 
 // Trip is that of an ask to the service and back.
@@ -49,14 +35,13 @@ type Trip struct {
 // handout is a grant while HandOut hands it out.
 type handout struct {
 	part    *Part            // for which it was granted
-	account *account.Account // of a rule that holds
+	keeper  keeper           // of the part
 	grant   *quota.Grant     // as it came
 	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
 	cameNs  int64            // when it came
 	told    allot.Allotment  // what the next request is told, with its own Units
 	rest    leased.GrantLeft // what nobody has got yet
 	blockNs int64            // of a denial: until when the key is blocked, 0 = it is not
-	isPut   bool             // writeInto has put the rest into the lease
 }
 
 func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
@@ -66,7 +51,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &handout{
-		part: p, account: p.Reporter.Account(), grant: grant, isValid: isValid, cameNs: trip.CameNs,
+		part: p, keeper: p.keeper(), grant: grant, isValid: isValid, cameNs: trip.CameNs,
 		told: allot.Allotment{
 			EndNs: endNs, Denial: allot.DenialOf(grant), WaitNs: waitNs,
 			Standings: p.standings(grant, trip.CameNs),
@@ -94,83 +79,30 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 	return standings
 }
 
-// give gives a request that has waited the units that it needs, if the handout has them, or the denial, if what was
-// denied costs no more.
-func (h *handout) give(needs []Need) {
-	if !h.isValid {
-		return
-	}
-	for i := range needs { // a request has one need of each definition
-		n := &needs[i]
-		if n.origin.isGiven || n.definition != h.part.Wire.Definition {
-			continue
-		}
-		switch s, cost := n.subject, n.subject.Cost; {
-		case h.grant.Denied && cost >= h.part.Wire.Cost:
-			h.deny(s)
-		case !h.grant.Denied && h.rest.Units >= cost && h.cameNs < h.rest.EndNs:
-			h.rest.Units -= cost
-			h.tell(s, cost)
-			n.origin = origin{isGiven: true, grant: h.rest.GrantID, account: h.account}
-			if h.account != nil {
-				h.account.AddGiven(cost)
-				s.Carried.Account = h.account
-			}
+// needOf is what a request needs of the part, nil if it needs nothing of it, or has got that from another one. A
+// request has one need of each definition.
+func (h *handout) needOf(needs []Need) *Need {
+	for i := range needs {
+		if n := &needs[i]; n.definition == h.part.Wire.Definition && n.keeper == nil {
+			return n
 		}
 	}
+	return nil
 }
 
-// tell tells a subject that has waited what the service says, and that it may take so many units.
-func (h *handout) tell(s *decide.Subject, units uint32) {
-	s.Carried.Allotment = h.told
-	s.Carried.Allotment.Units = units
-}
-
-// keepRest writes into the key's lease what the service has said of the key, and what nobody has got. What the lease
-// cannot keep goes back.
-func (h *handout) keepRest() {
-	at, src := &h.part.lease, h.part.lease.source
-	clock, returns := src.worker.clock, &src.worker.Returns
-	now := clock.Monotonic()
-	isWritten := at.change(clock.Now(), now, h.writeInto) // a func literal would take TinyGo three allocations
-	if isWritten && h.isPut {
-		returns.watch(at, h.rest.GrantID, now)
-	} else {
-		returns.giveBack(src, h.rest.GrantID, h.rest.Units)
-	}
-}
-
-// writeInto writes the answer into the lease, and puts the rest there if that may stay.
-func (h *handout) writeInto(e *state.LeaseEntry) bool {
-	h.writeAnswer(&e.Lease, h.part.lease.source, e.NowNs)
-	h.isPut = h.mayStay(e.NowNs) && e.Put(h.rest)
-	if h.isPut {
-		e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
-	}
-	return true
-}
-
-// mayStay reports whether later requests may take of the rest.
-func (h *handout) mayStay(now int64) bool {
-	return h.grant.Leased && h.isValid && !h.grant.Denied && h.rest.Units > 0 && now < h.rest.EndNs
-}
-
-// writeAnswer writes into the source's lease what the service said of the key.
-func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
-	l.Uncharged.Answer(h.part.Wire.Spent, h.isValid)
-	l.RefillUntilNs, l.SilentUntilNs = 0, 0
-	if !h.isValid {
-		l.SilentUntilNs = now + account.MaxRememberNs
-		return
-	}
-	given := h.grant.Units - h.rest.Units
-	l.Standings = append(l.Standings[:0], h.told.Standings...)
-	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
-	switch {
-	case h.remembersBlock():
-		l.Block(h.denial(), now)
-	case h.grant.Denied && src.keeps:
-		l.Deny(h.part.Wire.Cost, h.denial(), now)
+// answer gives a request the units that it needs, if nobody has got them, or the denial, if what was denied costs no
+// more.
+func (h *handout) answer(n *Need) {
+	switch s, cost := n.subject, n.subject.Cost; {
+	case !h.isValid:
+	case h.grant.Denied && cost >= h.part.Wire.Cost:
+		h.deny(s)
+	case !h.grant.Denied && h.rest.Units >= cost && h.cameNs < h.rest.EndNs:
+		h.rest.Units -= cost
+		s.Carried.Allotment = h.told
+		s.Carried.Allotment.Units = cost
+		n.keeper, n.grant = h.keeper, h.rest.GrantID
+		n.keeper.noteGiven(s)
 	}
 }
 
@@ -179,7 +111,7 @@ func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 //	the service denies               it remembers that            later requests are
 //	a cost, of a rule that leases    in the lease: Deny           Denied if they cost so much
 //	all, as the key is blocked       in the lease: Block          Blocked
-//	the same, of a rule that holds   in the account: rememberIn   Blocked
+//	the same, of a rule that holds   in the account               Blocked
 //	all else                         nowhere                      told what the service says to their own asks
 //
 // A block is not remembered if each denied ask changes what the key has counted. A rule with a block leases nothing,
@@ -206,7 +138,7 @@ func (h *handout) blockedUntilNs() int64 {
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and the next ones are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
-	h.tell(s, 0)
+	s.Carried.Allotment = h.told
 	if h.blockNs > 0 && h.told.Denial != allot.Blocked {
 		s.Rule.Metrics.BlocksBegun++
 		h.told.Denial = allot.Blocked
@@ -215,13 +147,6 @@ func (h *handout) deny(s *decide.Subject) {
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
 func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
-
-// rememberIn has the account remember that the key is blocked.
-func (h *handout) rememberIn(acc *account.Account) {
-	if h.remembersBlock() {
-		acc.RememberBlock(account.Block{Denial: h.denial(), Standings: h.told.Standings})
-	}
-}
 
 // denial is how long the worker remembers what the grant denies: until the wait or the block is over, and no longer
 // than account.MaxRememberNs.

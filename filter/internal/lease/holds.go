@@ -38,7 +38,7 @@ import (
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Its other methods are clusterRule's, and those for operators are in look.go.
+// Its other methods are clusterRule's, and those for operators are in operate.go.
 type HoldSource struct {
 	clusterRule
 	share []limit.Window // memory for shareOfHold

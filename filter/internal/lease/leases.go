@@ -51,7 +51,7 @@ func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wa
 //	as Check has read it  takeLease, takeShare and claimUncharged. If another worker has written it meanwhile, Take
 //	                      returns Mismatch, and the request is checked again. claimUncharged leaves what it would
 //	                      claim to a later ask
-//	read anew             handout.keepRest, refundLease and watchedGrant.collect, by leaseAt.change
+//	read anew             leaseAt.keepRest, refundLease and watchedGrant.collect, by leaseAt.change
 
 // leaseAt is where the lease of one key lies, also when there is no request of the key any more.
 type leaseAt struct {
@@ -60,21 +60,25 @@ type leaseAt struct {
 }
 
 // change reads the lease, at an instant of both clocks, and writes it as changed says, unless that returns false. If
-// another worker has written the lease meanwhile, it begins anew with what is there by now. It reports whether the
-// lease is written. changed must not change another lease.
-func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) bool) (isWritten bool) {
+// another worker has written the lease meanwhile, it begins anew with what is there by now. It returns the lease as it
+// is written, nil if it is not; the next change of any lease uses its memory.
+func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) bool) (written *state.LeaseEntry) {
 	src := at.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
 		read := src.table.ReadHashed(e, at.key, wallNs, now)
 		if src.rereadIfFromFuture(e, read, wallNs) != state.OK || !changed(e) {
-			return false
+			return nil
 		}
-		if written := src.write(e); written != state.Mismatch {
-			return written == state.OK
+		switch src.write(e) {
+		case state.OK:
+			return e
+		case state.Mismatch: // once more
+		default:
+			return nil
 		}
 	}
-	return false
+	return nil
 }
 
 // write writes a lease, and counts what the record held that it may replace.

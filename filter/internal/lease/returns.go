@@ -10,10 +10,10 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	watch         remembers a grant of which HandOut has put units into a lease
+//	watch         remembers a grant of which units were put into a lease
 //	CollectIdle   visits it at a tick, and has its units leave the lease and go back if their time is over, or if
 //	              nobody has written the lease for idleNs
-//	giveBack      puts units on the list due: these, those that HandOut cannot keep, and those that a request leaves
+//	giveBack      puts units on the list due: these, those that no lease can keep, and those that a request leaves
 //	AppendTo      has them leave with a message
 //
 // They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
@@ -88,13 +88,13 @@ func (rets *Returns) canGoBack(grant leased.GrantID) bool {
 }
 
 // giveBack has units go back if they can. Else they are lost.
-func (rets *Returns) giveBack(src *Source, grant leased.GrantID, units uint32) {
+func (rets *Returns) giveBack(src *Source, left leased.GrantLeft) {
 	switch {
-	case units == 0:
-	case rets.canGoBack(grant):
-		rets.due = append(rets.due, dueReturn{src, quota.Return{Grant: grant.Number, Units: units}})
+	case left.Units == 0:
+	case rets.canGoBack(left.GrantID):
+		rets.due = append(rets.due, dueReturn{src, quota.Return{Grant: left.Number, Units: left.Units}})
 	default:
-		src.noteLost(units)
+		src.noteLost(left.Units)
 	}
 }
 
@@ -147,9 +147,10 @@ func (w *Worker) CollectIdle() {
 	for i := range rets.watched {
 		wg := &rets.watched[i]
 		if now >= wg.visitNs && len(rets.due) < mostDue {
-			units, stays := wg.collect(wallNs, now, latestNs, rets.canGoBack(wg.grant))
-			rets.giveBack(wg.lease.source, wg.grant, units)
-			if !stays {
+			left := leased.GrantLeft{GrantID: wg.grant}
+			left.Units, wg.visitNs = wg.collect(wallNs, now, latestNs, rets.canGoBack(wg.grant))
+			rets.giveBack(wg.lease.source, left)
+			if wg.visitNs == 0 {
 				continue
 			}
 		}
@@ -160,30 +161,39 @@ func (w *Worker) CollectIdle() {
 	rets.watched = rets.watched[:stay]
 }
 
-// collect takes the grant's units out of the lease if their time is over, or if they are idle and can go back. If they
-// stay, it notes when to visit them again, by latestNs if nothing fails.
-func (wg *watchedGrant) collect(wallNs, now, latestNs int64, canGoBack bool) (units uint32, stays bool) {
-	src := wg.lease.source
-	wg.visitNs, stays = now+maxVisitNs, true
-	isTaken := wg.lease.change(wallNs, now, func(e *state.LeaseEntry) bool {
-		left := e.LeftOf(wg.grant)
-		if left == nil {
-			stays = e.FromFuture // a later tick can read it
-			return false
-		}
-		leaveNs := left.EndNs
-		if canGoBack {
-			leaveNs = min(leaveNs, e.WrittenNs+src.idleNs)
-		}
-		if now < leaveNs {
-			wg.visitNs = min(leaveNs, latestNs)
-			return false
-		}
-		units, left.Units = left.Units, 0
-		return true
+// collect takes the grant's units out of its lease, if they have to leave it. visitNs is when to visit the grant again,
+// 0 if nothing of it is left in the lease.
+func (wg *watchedGrant) collect(wallNs, now, latestNs int64, canGoBack bool) (units uint32, visitNs int64) {
+	visitNs = now + maxVisitNs // if the proxy's store fails
+	written := wg.lease.change(wallNs, now, func(e *state.LeaseEntry) bool {
+		units, visitNs = wg.takeFrom(e, now, latestNs, canGoBack)
+		return units > 0
 	})
-	if !isTaken {
-		return 0, stays
+	if units > 0 && written == nil {
+		return 0, now + maxVisitNs
 	}
-	return units, false
+	return units, visitNs
+}
+
+// takeFrom takes the grant's units out of a lease if their time is over, or if they are idle and can go back. It
+// returns what collect does.
+func (wg *watchedGrant) takeFrom(
+	e *state.LeaseEntry, now, latestNs int64, canGoBack bool,
+) (units uint32, visitNs int64) {
+	left := e.LeftOf(wg.grant)
+	switch {
+	case left == nil && e.FromFuture: // a later tick can read it
+		return 0, now + maxVisitNs
+	case left == nil:
+		return 0, 0
+	}
+	leaveNs := left.EndNs
+	if canGoBack {
+		leaveNs = min(leaveNs, e.WrittenNs+wg.lease.source.idleNs)
+	}
+	if now < leaveNs {
+		return 0, min(leaveNs, latestNs)
+	}
+	units, left.Units = left.Units, 0
+	return units, 0
 }

@@ -53,12 +53,14 @@
 //	leases.go       leaseAt      reads and writes leases
 //	ask.go          Part, Need   what is asked for, and who needs it
 //	definitions.go  definitions  how limits are defined to the service
-//	handout.go      HandOut      what the service grants: requests that have waited get it, and the key's lease the
-//	                             rest. What it denies is told and remembered
+//	handout.go      HandOut      what the service grants, or denies: requests that have waited get it
+//	keeper.go       keeper       what they do not get: the key's lease or account keeps it
 //	returns.go      Returns      what goes back, at once or when it is idle
-//	uncharged.go    refill       what an ask says of units that were spent in silence, and what is asked ahead of need
+//	uncharged.go                 what an ask says of units that were spent in silence
+//	refill.go       refill       what is asked ahead of need
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
-//	look.go         Look         what clients are told that ask for their usage, and what operators see
+//	look.go         Look         what clients are told that ask for their usage
+//	operate.go                   what operators are told
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 package lease
@@ -202,9 +204,10 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	at := leaseAt{src, s.Carried.Lease.Key()}
-	return at.change(wallNs, s.Carried.Lease.NowNs, func(e *state.LeaseEntry) bool {
+	written := at.change(wallNs, s.Carried.Lease.NowNs, func(e *state.LeaseEntry) bool {
 		return e.WrittenNs != 0 && e.Put(s.Carried.Taken)
 	})
+	return written != nil
 }
 
 // Tables are the table of leases, and what counts in the place of a silent service: keys
