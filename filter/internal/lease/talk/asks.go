@@ -38,7 +38,6 @@ type ask struct {
 	waiters []*Waiter // that wait for it
 	sentNs  int64
 	stream  uint32 // on which it was sent
-	isLate  bool   // see askList
 }
 
 // What an ask wants of one key.
@@ -85,36 +84,49 @@ func (a *ask) add(parts []lease.Part, isFirst bool) {
 // putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
 func (a *ask) putBefore(earlier *ask) {
 	a.add(earlier.parts, true)
-	for _, req := range earlier.waiters {
-		req.awaits = append(without(req.awaits, earlier), a)
+	own := a.waiters
+	a.waiters = nil
+	a.takeWaiters(earlier)
+	a.waiters = append(a.waiters, own...)
+}
+
+// takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
+func (a *ask) takeWaiters(other *ask) {
+	for _, req := range other.waiters {
+		req.awaits = append(without(req.awaits, other), a)
 	}
-	a.waiters = append(earlier.waiters, a.waiters...)
+	a.waiters = append(a.waiters, other.waiters...)
+	other.waiters = nil
 }
 
 // without removes one of a list.
 func without[T comparable](list []T, one T) []T {
-	return slices.DeleteFunc(list, func(other T) bool { return other == one })
+	if i := slices.Index(list, one); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
 }
 
-// askList has all asks that have no result. Their life:
+// askList has all asks that are not over. Their life:
 //
 //	 ensureQueued            markSent             end
 //	--------------> queued ------------> flying ----------> over
 //	                 |  ^                 |  |               ^
-//	                 |  +--- requeue -----+  +----> late ----+
-//	                 +------------- unqueue -----------------+
+//	                 |  +------ end ------+  +----> late ----+
+//	                 +------------------ end ----------------+
 //
-//	queued  Other requests for the same units join it. unqueue ends it if the last of its requests leaves, or if the
-//	        result of the ask that flies for the same units decides them, too: see takeDecided.
-//	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, requeue
-//	        queues it again, or ends it if no request waits for it.
-//	late    askLateAgain has found no result after the timeout. Its requests are decided without it, so it is not queued
-//	        again, and the same units may be asked for again. A result counts for lateNs, then askLateAgain drops it.
+//	queued  Other requests for the same units join it. It ends if the last of its requests leaves, or if the result of
+//	        the ask that flies for the same units decides them, too: see decideMore.
+//	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, it is
+//	        queued again, or over if no request waits for it.
+//	late    It has had no result for the timeout. Its requests are decided without it, and the same units may be asked
+//	        for again. A result counts for lateNs: see askLateAgain.
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
-	sent   []*ask          // flying and late ones, in the order in which they were sent
-	flying map[string]*ask // the flying ones, by what they want
+	sent   []*ask          // those that fly, in the order in which they were sent
+	flying map[string]*ask // the same, by what they want
+	late   []*ask          // in the order in which they were sent
 	want   []byte          // memory
 }
 
@@ -157,23 +169,16 @@ func (as *askList) enqueue(a *ask) {
 	as.queue, as.queued[a.want] = append(as.queue, a), a
 }
 
-// leave has the request wait for its asks no longer. An ask for which no request waits leaves the queue, also a refill
-// that others have left: lease/uncharged.go says what becomes of its Spent.
+// leave has the request wait for its asks no longer. A queued ask for which no request waits any more ends, also a
+// refill that others have left: lease/uncharged.go says what becomes of its Spent.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.awaits {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
-			as.unqueue(a)
-			a.repeatReports() // it may have claimed its accounts
+			as.end(a, unanswered)
 		}
 	}
 	req.awaits = req.awaits[:0]
-}
-
-// unqueue ends a queued ask.
-func (as *askList) unqueue(a *ask) {
-	delete(as.queued, a.want)
-	as.queue = without(as.queue, a)
 }
 
 // markSent moves the packed asks from the queue to those that were sent. The others are left in it.
@@ -185,24 +190,40 @@ func (as *askList) markSent(packed, left []*ask) {
 	as.queue = append(as.queue[:0], left...)
 }
 
-// end ends the sent ask of that number, and returns nil if there is none. Results come in the order of their asks, so
+// find returns the ask of that number which was sent, nil if there is none. Results come in the order of their asks, so
 // it is among the first.
-func (as *askList) end(id uint32) *ask {
-	for i, a := range as.sent {
-		if a.id == id {
-			as.sent = slices.Delete(as.sent, i, i+1)
-			if !a.isLate {
-				delete(as.flying, a.want)
+func (as *askList) find(id uint32) *ask {
+	for _, list := range [...][]*ask{as.late, as.sent} {
+		for _, a := range list {
+			if a.id == id {
+				return a
 			}
-			return a
 		}
 	}
 	return nil
 }
 
-// requeue queues an ask again that was sent, if requests wait for it. They join an ask for the same units that is
-// queued already.
-func (as *askList) requeue(a *ask) {
+// ending is how an ask ends. It says what becomes of its reports: an ask of rules that hold reports their accounts, by
+// a Reporter in each of its parts.
+type ending uint8
+
+const (
+	answered   ending = iota // lease.HandOut has ended the reports, by what the service has said
+	refused                  // the service takes no reports now: they are given up
+	unanswered               // the reports may be lost, or have never left: they are made again
+)
+
+// end ends an ask, wherever it is. It is queued again if requests still wait for it. These join an ask for the same
+// units that is queued already.
+func (as *askList) end(a *ask, how ending) {
+	as.remove(a)
+	switch how {
+	case answered:
+	case refused:
+		a.eachReporter((*account.Reporter).GiveUp)
+	case unanswered:
+		a.eachReporter((*account.Reporter).Repeat)
+	}
 	next := as.queued[a.want]
 	switch {
 	case len(a.waiters) == 0:
@@ -213,13 +234,26 @@ func (as *askList) requeue(a *ask) {
 	}
 }
 
-// requeueAll is for the end of the stream on which they were sent.
-func (as *askList) requeueAll() {
-	for _, a := range as.sent {
-		as.requeue(a)
+// remove takes an ask off the list that it is on.
+func (as *askList) remove(a *ask) {
+	switch a {
+	case as.queued[a.want]:
+		delete(as.queued, a.want)
+		as.queue = without(as.queue, a)
+	case as.flying[a.want]:
+		delete(as.flying, a.want)
+		as.sent = without(as.sent, a)
+	default:
+		as.late = without(as.late, a)
 	}
-	as.sent = nil
-	clear(as.flying)
+}
+
+// streamEnded ends all asks that were sent: no result can come any more.
+func (as *askList) streamEnded() {
+	for len(as.sent) > 0 {
+		as.end(as.sent[0], unanswered)
+	}
+	as.late = nil
 }
 
 // lateNs is after which time the result of an ask counts no longer.
@@ -229,36 +263,18 @@ const lateNs = 10_000_000_000
 // if a timeout could be longer.
 const _ = uint64(lateNs - policy.MaxTimeoutNs)
 
-// askLateAgain makes asks late that have no result after the timeout: their units may be asked for again, and their
-// accounts are reported again. It drops an ask after lateNs.
+// askLateAgain makes asks late that have no result after the timeout, and of which expireOverdue has decided the
+// requests: their units may be asked for again, and their accounts are reported again. It forgets an ask after lateNs.
 func (as *askList) askLateAgain(now, timeoutNs int64) {
-	for _, a := range as.sent {
-		if now-a.sentNs < timeoutNs {
-			break
-		}
-		if !a.isLate {
-			a.isLate = true
-			delete(as.flying, a.want)
-			a.repeatReports()
-		}
+	for len(as.sent) > 0 && now-as.sent[0].sentNs >= timeoutNs {
+		a := as.sent[0]
+		as.end(a, unanswered)
+		as.late = append(as.late, a)
 	}
-	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
-		as.sent = as.sent[1:]
+	for len(as.late) > 0 && now-as.late[0].sentNs >= lateNs {
+		as.late = as.late[1:]
 	}
 }
-
-// An ask of rules that hold reports their accounts, by a Reporter in each of its parts. What becomes of the reports:
-//
-//	what becomes of the ask                          its reports         by
-//	it is packed into a message                      Reporter.Write      stampAndPack
-//	it is answered                                   Reporter.End        lease.HandOut
-//	it is answered, but the service takes no         Reporter.GiveUp     defineAgain, reject
-//	reports now
-//	it has no answer in time                         Reporter.Repeat     askLateAgain
-//	its stream ends, maybe before it could be sent   Book.ReportAll      StreamEnded
-//	it leaves the queue with its last request        Reporter.Repeat     leave
-//	it leaves the queue with the answer to an ask    End or GiveUp, of   takeDecided
-//	for the same units                               that ask's
 
 // isReport reports whether the ask is only for a report by now: no request waits for it, or none any more.
 func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reporter.Account() != nil }
@@ -279,10 +295,6 @@ func (as *askList) claimReports() {
 		a.eachReporter((*account.Reporter).Claim)
 	}
 }
-
-func (a *ask) giveUpReports() { a.eachReporter((*account.Reporter).GiveUp) }
-
-func (a *ask) repeatReports() { a.eachReporter((*account.Reporter).Repeat) }
 
 func (a *ask) eachReporter(do func(*account.Reporter)) {
 	for i := range a.parts {

@@ -114,7 +114,7 @@ func TestARequestThatJoinsAReportSaysItsRule(t *testing.T) {
 	requeued.join(&Waiter{}, request())
 	requeued.sendAll(1, 0)
 	requeued.askForNobody(report())
-	requeued.requeueAll()
+	requeued.streamEnded()
 	for what, as := range map[string]*askList{"joined": &joined, "queued again": &requeued} {
 		require.Len(t, as.queue, 1, what)
 		wire := &as.queue[0].parts[0].Wire
@@ -133,7 +133,7 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as.sendAll(1, 0)
 	as.join(second, of('k', 3))
 	require.NotNil(t, as.flying[as.queue[0].want])
-	as.requeueAll()
+	as.streamEnded()
 	require.Len(t, as.queue, 1, "nobody waits for l")
 	require.Nil(t, as.flying[as.queue[0].want])
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
@@ -146,21 +146,27 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 func TestALateAskIsAskedAgain(t *testing.T) {
 	const timeoutNs = 100
 	as := newAskList()
-	as.join(&Waiter{}, of('k', 1))
+	req := &Waiter{}
+	as.join(req, of('k', 1))
 	as.sendAll(7, 0)
 	late := as.sent[0]
 	as.askLateAgain(timeoutNs-1, timeoutNs)
 	require.NotNil(t, as.flying[late.want])
+	as.leave(req)
 	as.askLateAgain(timeoutNs, timeoutNs)
 	require.Nil(t, as.flying[late.want])
 
-	as.join(&Waiter{}, of('k', 1))
+	second := &Waiter{}
+	as.join(second, of('k', 1))
 	as.sendAll(8, timeoutNs)
-	next := as.sent[1]
-	require.Same(t, late, as.end(7))
-	require.NotNil(t, as.flying[next.want], "the result of the late one is not its own")
+	next := as.sent[0]
+	require.Same(t, late, as.find(7))
+	as.end(late, answered)
+	require.Nil(t, as.find(7))
+	require.Same(t, next, as.flying[next.want], "the result of the late one is not its own")
+	as.leave(second)
 	as.askLateAgain(timeoutNs+lateNs, timeoutNs)
-	require.Nil(t, as.end(8))
+	require.Nil(t, as.find(8))
 }
 
 // Numbers of asks begin anew after the largest.
@@ -172,10 +178,12 @@ func TestResultsFindTheirAsks(t *testing.T) {
 	as.sendAll(1<<32-2, 0)
 	require.EqualValues(t, 1, as.sent[3].id)
 	for _, id := range []uint32{1<<32 - 1, 2, 1<<32 - 2, 0, 1} {
-		a := as.end(id)
+		a := as.find(id)
 		require.NotNil(t, a)
 		require.Equal(t, id, a.id)
-		require.Nil(t, as.end(id))
+		a.waiters = nil // as finish does
+		as.end(a, answered)
+		require.Nil(t, as.find(id))
 	}
 	require.Empty(t, as.sent)
 	require.Empty(t, as.flying)

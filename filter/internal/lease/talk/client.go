@@ -260,7 +260,7 @@ type waiting uint8
 
 const (
 	// asking: it waits for asks, until they have results (handOut, reject, tellLooks), until an earlier ask has one that
-	// decides it, too (takeDecided), or until its time is over (expire).
+	// decides it, too (decideMore), or until its time is over (expire).
 	asking  waiting = iota
 	ready           // Next will return it
 	resumed         // Next has returned it, and it is decided again

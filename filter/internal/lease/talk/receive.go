@@ -25,7 +25,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 
 // takeResult ends an ask by its result.
 func (c *Client) takeResult(result *quota.AskResult, now int64) {
-	a := c.asks.end(result.ID)
+	a := c.asks.find(result.ID)
 	switch {
 	case a == nil: // it has come more than lateNs after the ask
 	case result.Outcome == quota.Unknown:
@@ -39,35 +39,53 @@ func (c *Client) takeResult(result *quota.AskResult, now int64) {
 	}
 }
 
-// defineAgain queues the ask again, with its definitions: the service lacks one of them.
+// defineAgain has the ask queued again, with its definitions: the service lacks one of them.
 func (c *Client) defineAgain(a *ask) {
 	for i := range a.parts {
 		delete(c.stream.defined, a.parts[i].Wire.Definition)
 	}
-	a.giveUpReports() // the service refuses reports now
-	c.asks.requeue(a)
+	c.asks.end(a, refused)
 }
 
 // reject has the requests wait no longer: the service takes no more asks now.
 func (c *Client) reject(a *ask, result *quota.AskResult) {
-	waiters := c.takeDecided(a, result)
-	a.giveUpReports()
-	for _, req := range waiters {
+	c.decideMore(a, result, refused)
+	for _, req := range a.waiters {
 		req.stopWaiting(allot.Rejected)
-		c.waitlist.makeReady(req)
 	}
+	c.finish(a, refused)
 }
 
-// handOut ends an ask for units: they are handed out, and the requests that it decides go on.
+// handOut hands out the units of an ask: the requests that it decides go on.
 func (c *Client) handOut(a *ask, result *quota.AskResult, now int64) {
-	waiters := c.takeDecided(a, result)
+	c.decideMore(a, result, answered)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for i := range a.parts {
-		lease.HandOut(&a.parts[i], grantOf(result, i), trip, waiters)
+		lease.HandOut(&a.parts[i], grantOf(result, i), trip, a.waiters)
 	}
-	for _, req := range waiters {
-		c.waitlist.makeReady(req)
+	c.finish(a, answered)
+}
+
+// tellLooks writes how the keys stand into the looks that wait for it.
+func (c *Client) tellLooks(a *ask, result *quota.AskResult, now int64) {
+	for _, req := range a.waiters {
+		for i := range a.parts {
+			req.Look.Note(&a.parts[i], grantOf(result, i), now)
+		}
 	}
+	c.finish(a, answered)
+}
+
+// finish ends an ask whose requests have their result. Each goes on, unless it waits for other asks, too.
+func (c *Client) finish(a *ask, how ending) {
+	for _, req := range a.waiters {
+		req.awaits = without(req.awaits, a)
+		if len(req.awaits) == 0 {
+			c.waitlist.makeReady(req)
+		}
+	}
+	a.waiters = nil
+	c.asks.end(a, how)
 }
 
 // grantOf is the grant for part i of the ask, nil if the result has none.
@@ -82,24 +100,22 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 	return nil
 }
 
-// takeDecided returns the requests that the result of an ask decides: those that have waited for it and, if the result
-// decidesMore, those that came since. These wait for the next ask for the same units, which is over then:
+// decideMore has the result of an ask also decide the requests that came since, if it decidesMore. These wait for the
+// next ask for the same units, which is over then:
 //
 //	                     before   then
-//	ask a                flying   over: Receive has ended it
-//	requests 1 and 2     asking   ready
-//	next, for the same   queued   over, and is never sent: unqueue
-//	requests 3 and 4     asking   ready
+//	ask a                flying   flying, and over after this
+//	requests 1 and 2     asking   the same: they wait for a
+//	next, for the same   queued   over, and is never sent
+//	requests 3 and 4     asking   the same, but they wait for a
 //
-// The reports of next are left alone: they are of the accounts of a, and the end of a's reports finds out when these
-// are reported next.
-func (c *Client) takeDecided(a *ask, result *quota.AskResult) []*Waiter {
+// Both asks end alike: they report the same accounts.
+func (c *Client) decideMore(a *ask, result *quota.AskResult, how ending) {
 	next := c.asks.queued[a.want]
-	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {
-		return a.waiters
+	if next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
+		a.takeWaiters(next)
+		c.asks.end(next, how)
 	}
-	c.asks.unqueue(next)
-	return append(a.waiters, next.waiters...)
 }
 
 // decidesMore reports whether the result also decides the requests of a queued ask for the same units.
@@ -117,17 +133,4 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 		}
 	}
 	return true // it denies, or has more units than its own requests need
-}
-
-// tellLooks writes how the keys stand into the looks that wait for it.
-func (c *Client) tellLooks(a *ask, result *quota.AskResult, now int64) {
-	for _, req := range a.waiters {
-		for i := range a.parts {
-			req.Look.Note(&a.parts[i], grantOf(result, i), now)
-		}
-		req.awaits = without(req.awaits, a)
-		if len(req.awaits) == 0 {
-			c.waitlist.makeReady(req)
-		}
-	}
 }

@@ -79,7 +79,7 @@ const (
 // In round trips of 15 ms these take 2 s: by then a store that is starting begins to grant, and has all reports.
 func (c *Client) roomForReports() int {
 	reports, others := 0, 0
-	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent} {
+	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent, c.asks.late} {
 		for _, a := range list {
 			if a.isReport() {
 				reports++

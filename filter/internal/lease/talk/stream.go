@@ -92,7 +92,7 @@ func (c *Client) StreamEnded(now int64) {
 	c.stream.owesNs = 0 // no answer can come any more: the same is asked on the next stream
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
-	c.asks.requeueAll()
+	c.asks.streamEnded()
 	c.worker.Book.ReportAll()
 }
 
