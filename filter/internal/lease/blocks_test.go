@@ -334,8 +334,8 @@ func TestATrialThatJoinsAReportBlocksNobody(t *testing.T) {
 	require.True(t, h.verdicts[third], "the key is not blocked")
 }
 
-// A worker reads the clock anew when it writes a denial into the lease. It remembers the denial until its wait is over,
-// as counted from when the answer came.
+// A worker takes up an answer a while after it came, as when a message has many. It remembers a denial until its wait
+// is over, as counted from when the answer came.
 func TestADenialIsRememberedNoLongerThanItsWait(t *testing.T) {
 	const waitNs, later = 100, 10
 	w, _ := pair(t, perUser)

@@ -59,14 +59,12 @@ func (k accountKeeper) takeBack(left leased.GrantLeft) { k.account.DropGiven(lef
 func (at *leaseAt) noteGiven(*decide.Subject) {}
 
 func (at *leaseAt) keepRest(h *handout) {
-	src := at.source
-	clock, returns := src.worker.clock, &src.worker.Returns
-	now := clock.Monotonic()
-	e := at.change(clock.Now(), now, h.writeInto) // a func literal would take TinyGo three allocations
+	w := at.source.worker
+	e := at.change(w.clock.Now(), h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
 	if e != nil && e.LeftOf(h.rest.GrantID) != nil {
-		returns.watch(at, h.rest.GrantID, now)
+		w.Returns.watch(at, h.rest.GrantID, h.cameNs)
 	} else {
-		returns.giveBack(src, h.rest)
+		w.Returns.giveBack(at.source, h.rest)
 	}
 }
 

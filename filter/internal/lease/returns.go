@@ -130,14 +130,9 @@ func (rets *Returns) latestVisitNs(now int64) int64 {
 }
 
 // CollectIdle has units go back that nobody takes any more, of at most maxReturns grants.
-// It reads the clock once for all leases that it visits: each read of the clock takes time, and they may be many.
-func (w *Worker) CollectIdle() {
+func (w *Worker) CollectIdle(now int64) {
 	rets := &w.Returns
-	if len(rets.watched) == 0 {
-		return
-	}
-	now := w.clock.Monotonic()
-	if now < rets.nextVisitNs {
+	if len(rets.watched) == 0 || now < rets.nextVisitNs {
 		return
 	}
 	wallNs, mostDue := w.clock.Now(), len(rets.due)+maxReturns

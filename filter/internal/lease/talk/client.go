@@ -215,7 +215,7 @@ func (c *Client) expire(req *Waiter) {
 // silence before it expires requests, so that all of them are decided in the tick that finds the service silent. Period
 // says when to call it next.
 func (c *Client) Tick(now int64) {
-	c.worker.CollectIdle()
+	c.worker.CollectIdle(now)
 	if !c.stream.giveMoreTime(now, c.worker.Service.TimeoutNs) {
 		c.noteSilence(now)
 	}
