@@ -58,11 +58,14 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 		requirePresence(s, value, o, asked.PresentMatch != o.GetInvertMatch())
 	default:
 		pattern, known := r.readPattern(o, at, false)
-		if !known {
+		switch {
+		case !known:
 			s.TurnOff(request.NoMatch("they have an unknown condition on the header " + strings.ToLower(o.GetName())))
-			return
+		case pattern == request.Present && !o.GetInvertMatch():
+			requirePresence(s, value, o, true)
+		default:
+			requirePattern(s, value, pattern, o)
 		}
-		requirePattern(s, value, pattern, o)
 	}
 }
 
@@ -125,6 +128,9 @@ func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) 
 	}
 	switch value := o.ProtoReflect().Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
 	case "exact", "path":
+		if fd.Name() == "exact_match" && value.String() == "" { // any value is equal to this, unlike that of a StringMatcher
+			return request.Present, true
+		}
 		return request.Text(value.String(), ignoreCase), true
 	case "prefix":
 		return request.Prefix(value.String(), ignoreCase), true

@@ -44,6 +44,12 @@ func TestRequestsOfARoute(t *testing.T) {
 			"is off: No match can select its requests: they lack x-a, and a missing one counts as an empty one there."},
 		{"{prefix: /, headers: [{name: ':method', exact_match: GET, treat_missing_header_as_empty: true}]}",
 			"if {methods: [GET]}"},
+		{header("exact_match: ''"), "if {headers: {x-a: '*'}}"}, // to Envoy every value is equal to this
+		{header("exact_match: '', treat_missing_header_as_empty: true"), ""},
+		{header("exact_match: '', invert_match: true"), "if {headers: {x-a: '*'}} but {headers: {x-a: '*'}}"},
+		{header("string_match: {exact: ''}"), "if {headers: {x-a: =}}"},
+		{header("string_match: {exact: ''}, treat_missing_header_as_empty: true"),
+			"is off: No match can select its requests: they have an empty header x-a or none."},
 		{header("range_match: {start: 1, end: 2}"),
 			"is off: No match can select its requests: they have an unknown condition on the header x-a."},
 		{"{prefix: /, query_parameters: [{name: q}]}",
