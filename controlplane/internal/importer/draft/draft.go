@@ -4,7 +4,8 @@
 //	New            a draft without rules                                 draft.go
 //	NewRule        makes a rule of what the reader says: its Terms,      rule.go
 //	               which may leave out what other rules limit
-//	Draft.Add      adds rules, in the order of the file                  draft.go
+//	Draft.Add      adds rules, in the order of the file, and notes what  draft.go
+//	               their comments say
 //	Findings       what the user should know, and what makes the import  draft.go
 //	               fail: for functions that add no rules
 //	Draft.Finish   names the rules, gives them their counters, writes    finish.go

@@ -179,7 +179,7 @@ func pathAt(n *policy.Node, at source.Place, offset int) source.Place {
 	begin := len("{")
 	for i, item := range n.Items {
 		if offset < begin+size(item) {
-			return pathAt(item, at.At(i), offset-begin)
+			return pathAt(item, at.ItemAt(i), offset-begin)
 		}
 		begin += size(item) + len(",")
 	}

@@ -120,7 +120,7 @@ func refuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []st
 func refuseTyposBelow(to *draft.Findings, n *policy.Node, at source.Place) {
 	refuseTypos(to, n, at, limitFields)
 	for i, item := range n.Items {
-		refuseTyposBelow(to, item, at.At(i))
+		refuseTyposBelow(to, item, at.ItemAt(i))
 	}
 	for _, f := range n.Fields {
 		refuseTyposBelow(to, f.Value, at.In(f.Name))

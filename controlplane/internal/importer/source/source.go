@@ -127,7 +127,7 @@ func (in *Document) Resources() (list []Resource) {
 // itemsAt are the items of a list at a place.
 func itemsAt(n *policy.Node, at Place) (list []Resource) {
 	for i, item := range n.Items {
-		list = append(list, Resource{item, at.At(i)})
+		list = append(list, Resource{item, at.ItemAt(i)})
 	}
 	return list
 }
@@ -219,10 +219,10 @@ func (p Place) In(name string) Place {
 }
 
 // Item is the place of an item of a field that is a list, in the object at this place.
-func (p Place) Item(name string, i int) Place { return p.In(name).At(i) }
+func (p Place) Item(name string, i int) Place { return p.In(name).ItemAt(i) }
 
-// At is the place of an item of the list at this place.
-func (p Place) At(i int) Place {
+// ItemAt is the place of an item of the list at this place.
+func (p Place) ItemAt(i int) Place {
 	return Place{File: p.File, Path: p.Path + "[" + strconv.Itoa(i) + "]"}
 }
 
