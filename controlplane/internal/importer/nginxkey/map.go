@@ -22,6 +22,7 @@ type mapping struct {
 	entries []mapEntry // nginx takes the first that fits
 	other   string     // the value if none fits
 	why     request.WhyOff
+	lookups int // of the entries' patterns: see maxLookups
 }
 
 // Read reads a map or a geo.
@@ -50,6 +51,7 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
 			m.entries = append(m.entries, mapEntry{[]pattern{patternOf(e.Name, isGeo, hasHosts)}, value})
+			m.lookups += 1 + len(e.Name)/bytesOfLookup
 		}
 	}
 	if m.looksUp("binary_remote_addr") && len(m.entries) > 0 {
@@ -91,7 +93,7 @@ func (v *Variables) mapped(m mapping) (forms []Form, why request.WhyOff) {
 		return nil, why
 	}
 	for _, of := range sources {
-		values, why := m.valuesFor(of)
+		values, why := v.valuesFor(m, of)
 		if why != "" {
 			return nil, why
 		}
@@ -116,15 +118,18 @@ type mappedValue struct {
 }
 
 // valuesFor are the values for a form of the source: one for a text, and those that a part of the request may get.
-func (m *mapping) valuesFor(of Form) (list []mappedValue, why request.WhyOff) {
+func (v *Variables) valuesFor(m mapping, of Form) (list []mappedValue, why request.WhyOff) {
+	isText := len(of.Parts) == 0
 	switch {
-	case len(of.Parts) == 0:
+	case !isText && (len(of.Parts) > 1 || of.Text != ""):
+		return nil, "A map looks up several parts of the request together."
+	case !isText && len(m.entries) > maxForms: // each would be compared with each before it
+		return nil, tooManyForms
+	case v.areTooMany(m.lookups):
+		return nil, tooManyLookups
+	case isText:
 		text, why := m.lookup(of.Text)
 		return []mappedValue{{text: text}}, why
-	case len(of.Parts) > 1 || of.Text != "":
-		return nil, "A map looks up several parts of the request together."
-	case len(m.entries) > maxForms: // each would be compared with each before it
-		return nil, tooManyForms
 	case m.looksUp("request_uri"):
 		return m.valuesByEntry(request.PathWithQuery), ""
 	}
