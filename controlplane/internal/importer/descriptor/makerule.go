@@ -139,9 +139,9 @@ func (c condition) sharing() string {
 	return "The values of " + c.value.Part.String() + " that fit " + c.pattern.Text() + " share one counter there"
 }
 
-// selectUnmatched selects the values that are in the key alone. One override gives them the limit, and one behind it
-// makes all other keys unlimited; or why none can. No match asks for a query parameter, so the limit of the user alice
-// in one becomes:
+// selectUnmatched selects the values that are in the key alone, or says why no override can. One override gives them
+// the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter, so the limit of the
+// user alice in one becomes:
 //
 //	key: [{query: user}]
 //	overrides:

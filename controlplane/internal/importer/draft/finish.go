@@ -233,7 +233,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
 		Mode: r.mode(), Response: t.Enforcement.Response,
 	}
-	if t.mode() == "" { // else a rule that is off would get it once it is shadow
+	if t.limiterMode() == "" { // a rule that is shadow, or is to be once it is not off, takes none
 		text.EnforcePercent = t.Enforcement.Percent
 	}
 	n := request.Encoded(text)
@@ -243,9 +243,9 @@ func (r *policyRule) asYAML() *yaml.Node {
 	}
 	switch {
 	case !r.isOff():
-	case t.mode() == "":
+	case t.limiterMode() == "":
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
-	case t.mode() == policy.ModeShadow:
+	case t.limiterMode() == policy.ModeShadow:
 		comments = append(comments, asComment("Set mode to shadow once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

@@ -43,8 +43,8 @@ func (t *Terms) countEachConnection() {
 	}
 }
 
-// mode is the mode that the limiter gives the rule, which may be off for another reason; empty if it denies.
-func (t *Terms) mode() policy.Mode {
+// limiterMode is the mode of the rule there; empty if it denies. Here the rule may be off for another reason.
+func (t *Terms) limiterMode() policy.Mode {
 	switch {
 	case t.Enforcement.Disabled:
 		return policy.ModeOff
@@ -138,7 +138,7 @@ func (r *Rule) mode() policy.Mode {
 	if r.isOff() {
 		return policy.ModeOff
 	}
-	return r.terms.mode()
+	return r.terms.limiterMode()
 }
 
 // ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
