@@ -74,6 +74,8 @@ type reader struct {
 	// readHTTP reads these before it makes rules.
 	zones     map[zoneID]*zone
 	variables *nginxkey.Variables
+
+	ruleBytes int // of the rules so far: see maxRuleBytes
 }
 
 func newReader(d *draft.Draft) *reader {

@@ -207,8 +207,9 @@ func (h hosts) takesFrom(other hosts) bool {
 
 // areNarrower reports whether one of the names is a host of one of the others, which are wider.
 func areNarrower(names, wider []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool {
-		return slices.ContainsFunc(wider, func(wide string) bool { return request.IsHostBelow(name, wide) })
+	return slices.ContainsFunc(wider, func(wide string) bool {
+		isBelow := func(name string) bool { return request.IsHostBelow(name, wide) }
+		return strings.HasPrefix(wide, "*") && slices.ContainsFunc(names, isBelow)
 	})
 }
 
