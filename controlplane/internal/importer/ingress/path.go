@@ -165,8 +165,12 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	var taken []request.Selection
 	for _, of := range all {
+		leftOut := g.takenByAnother
+		if of == ing {
+			leftOut = g.countedWithNarrower
+		}
 		for _, p := range of.paths {
-			if some, takesSome := g.takenBy(p, of == ing); takesSome {
+			if some, hasSome := leftOut(p); hasSome {
 				taken = append(taken, some)
 			}
 		}
@@ -176,31 +180,33 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	return s
 }
 
-// takenBy are the requests that a path takes from the group. The first row that fits the path says which. Its host and
-// its text are compared with each of the group:
+// countedWithNarrower are the requests to a path of the same Ingress, if its host is one below a host of the group: they
+// count by the rule of that host, in the same counter.
+func (g *hostGroup) countedWithNarrower(p hostPath) (counted request.Selection, hasSome bool) {
+	if !g.isAbove(p) {
+		return counted, false
+	}
+	counted = requestsTo([]string{p.host}, p.path)
+	g.turnOffAround(p, &counted, "another rule of the Ingress has")
+	return counted, true
+}
+
+// takenByAnother are the requests that a path of another Ingress takes from the group. The first row that fits says
+// which. Its host and its path are compared with each of the group:
 //
-//	its Ingress  its host     its text  it takes
-//	the same     below one    any       the host with the path: they count there, in the same counter
-//	the same     any          any       none
-//	another      below one    any       the host
-//	another      one of them  ties      some: nginx gives them to the older Ingress, and no match says which
-//	another      one of them  wins      the host with the path
-//	another      any          any       none
+//	its host     its path  it takes
+//	below one    any       the host
+//	one of them  ties      some: nginx gives them to the older Ingress, and no match says which
+//	one of them  wins      the host with the path; where the group has a path that wins over it, no match says what
+//	any          any       none
 //
-// No match says what is left of a host where the group has a narrower one too, nor of a path where the group has one
-// that wins over it. An example is a group of / and /api/v1 beside another Ingress of /api.
-func (g *hostGroup) takenBy(p hostPath, isSameIngress bool) (taken request.Selection, takesSome bool) {
+// An example of the third row without a match is a group of / and /api/v1 beside /api.
+func (g *hostGroup) takenByAnother(p hostPath) (taken request.Selection, takesSome bool) {
+	const by = "another Ingress takes"
 	hasHost := slices.Contains(g.hosts, p.host)
-	isBelow := !hasHost && slices.ContainsFunc(g.hosts, p.isBelowHost)
 	hasPath := func(is func(own writtenPath) bool) bool { return slices.ContainsFunc(g.paths, is) }
-	by := "another Ingress takes"
 	switch {
-	case isSameIngress && isBelow:
-		taken = requestsTo([]string{p.host}, p.path)
-		by = "another rule of the Ingress has"
-	case isSameIngress:
-		return taken, false
-	case isBelow:
+	case g.isAbove(p):
 		taken = requestsTo([]string{p.host}, anyPath)
 	case hasHost && hasPath(p.path.tiesWith):
 		taken.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx gives " +
@@ -216,10 +222,20 @@ func (g *hostGroup) takenBy(p hostPath, isSameIngress bool) (taken request.Selec
 	default:
 		return taken, false
 	}
+	g.turnOffAround(p, &taken, by)
+	return taken, true
+}
+
+// isAbove reports whether the path is of a narrower host than one of the group, and of none of the group.
+func (g *hostGroup) isAbove(p hostPath) bool {
+	return !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.isBelowHost)
+}
+
+// turnOffAround turns what a path takes off if the group has a host below the path's: no match says what is left.
+func (g *hostGroup) turnOffAround(p hostPath, taken *request.Selection, by string) {
 	if slices.ContainsFunc(g.hosts, func(own string) bool { return request.IsHostBelow(own, p.host) }) {
 		taken.TurnOff(request.NoMatch(by + " some of those to " + p.host))
 	}
-	return taken, true
 }
 
 // requestsTo are the requests to any of some hosts with any of some paths. No hosts, allOthers and anyPath are no
