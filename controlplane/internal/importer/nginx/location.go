@@ -15,7 +15,8 @@ type location struct {
 	modifier string // =, ^~, ~, ~* or empty
 	text     string
 	block    []*nginxconf.Directive
-	path     request.Pattern // of the paths that fit; AnyValue if it is an expression that RE2 has not
+	path     request.Pattern   // of the paths that fit, to compare with others: any path if RE2 has no such expression
+	fits     request.Selection // the requests that fit: off if RE2 has no such expression
 }
 
 // readLocations are the scopes of the locations of a block. The block is besideRegex if a location around it has
@@ -47,7 +48,8 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	for i, d := range blocks {
 		modifier, text := splitLocation(d)
 		label := "location " + strings.Join(d.Args, " ")
-		l := &location{label, i, modifier, text, d.Block, pathOf(modifier, text)}
+		l := &location{label: label, index: i, modifier: modifier, text: text, block: d.Block}
+		l.path, l.fits = requestsOf(modifier, text)
 		if text == "" || text[0] == '/' || l.isRegex() {
 			list = append(list, l)
 		}
@@ -68,16 +70,24 @@ func splitLocation(d *nginxconf.Directive) (modifier, text string) {
 	return "", d.Arg(0)
 }
 
-// pathOf is the pattern of the paths that fit a location.
-func pathOf(modifier, text string) request.Pattern {
+// requestsOf are the pattern of the paths that fit a location, and the requests to them.
+func requestsOf(modifier, text string) (path request.Pattern, fits request.Selection) {
+	isKnown := true
 	switch modifier {
 	case "~", "~*":
-		path, _ := request.Searched(text, modifier == "~*")
-		return path
+		path, isKnown = request.Searched(text, modifier == "~*")
 	case "=":
-		return request.Exact(text)
+		path = request.Exact(text)
+	default:
+		path = request.Prefix(text, false)
 	}
-	return request.Prefix(text, false)
+	switch {
+	case !isKnown:
+		fits.TurnOff(request.NoMatch("RE2 has no expression like " + text))
+	case path != request.AnyPath:
+		fits.Require(request.FullPath.Value(), path)
+	}
+	return path, fits
 }
 
 func (l *location) isRegex() bool { return l.modifier == "~" || l.modifier == "~*" }
@@ -101,17 +111,12 @@ func holesIn(list []*location) (holes []hole) {
 }
 
 // selection is for the requests that nginx gives to the location if no other one wins. No match has those of an
-// expression that RE2 has not, or which nginx tries before the expressions of locations around it, or which holds in a
-// hole. One hole is enough.
-func (l *location) selection(besideRegex bool, holes []hole) (s request.Selection) {
-	if l.path != request.AnyPath {
-		s.Require(request.FullPath.Value(), l.path)
-	}
+// expression which nginx tries before the expressions of locations around it, or which holds in a hole. One hole is
+// enough.
+func (l *location) selection(besideRegex bool, holes []hole) request.Selection {
+	s := l.fits
 	if !l.isRegex() {
 		return s
-	}
-	if l.path.Kind() == request.AnyValue {
-		s.TurnOff(request.NoMatch("RE2 has no expression like " + l.text))
 	}
 	if besideRegex {
 		s.TurnOff(request.NoMatch("nginx tries it before the expressions of the locations around it"))
