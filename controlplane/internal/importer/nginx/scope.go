@@ -56,12 +56,13 @@ func (l limitSet) same(other limitSet) bool {
 // readHTTPScope reads the scopes of an http block. What has no server is a part of one.
 func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	byDefault := limitSet{status: 503} // as nginx answers by default
-	limits := n.readLimits(block, map[module]limitSet{limitReq: byDefault, limitConn: byDefault})
-	inner := n.readServers(nginxconf.Named(block, "server"), limits)
-	if len(inner) == 0 {
-		return n.readServerBlock("http block", block, limits, request.Selection{})
+	around := map[module]limitSet{limitReq: byDefault, limitConn: byDefault}
+	servers := nginxconf.Named(block, "server")
+	if len(servers) == 0 {
+		return n.readServerBlock("http block", block, around, request.Selection{})
 	}
-	return &scope{label: "http block", limits: limits, inner: inner}
+	limits := n.readLimits(block, around)
+	return &scope{label: "http block", limits: limits, inner: n.readServers(servers, limits)}
 }
 
 // readServerBlock is the scope of a server, for the requests of a selection. The locations of one that answers by
