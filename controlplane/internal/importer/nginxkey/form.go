@@ -67,14 +67,14 @@ func New(to *draft.Findings, noteOfServerName string) *Variables {
 func (v *Variables) Counted(key string) []Form {
 	forms, isKnown := v.counted[key]
 	if !isKnown {
-		forms = v.read(key)
+		forms = v.readKey(key)
 		v.counted[key] = forms
 	}
 	return forms
 }
 
-// read is Counted for a key that it reads for the first time.
-func (v *Variables) read(key string) []Form {
+// readKey is Counted for a key that no limit before has.
+func (v *Variables) readKey(key string) []Form {
 	forms, why := v.formsOf(key)
 	if why != "" {
 		var unknown Form
