@@ -180,8 +180,8 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	return s
 }
 
-// countedWithNarrower are the requests to a path of the same Ingress, if its host is one below a host of the group: they
-// count by the rule of that host, in the same counter.
+// countedWithNarrower are the requests to a path of the same Ingress, if its host is one below a host of the group:
+// they count by the rule of that host, in the same counter.
 func (g *hostGroup) countedWithNarrower(p hostPath) (counted request.Selection, hasSome bool) {
 	if !g.isAbove(p) {
 		return counted, false
