@@ -28,6 +28,7 @@
 package nginxkey
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -42,6 +43,7 @@ type Form struct {
 	Requests request.Selection
 	Parts    []request.Part
 	Text     string
+	variable string // nginx' name of the last part: the part may be less than what nginx looks up
 }
 
 // Variables are those that map and geo make, for keys.
@@ -147,6 +149,7 @@ func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
 			f := Form{Requests: a.Requests, Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
+			f.variable = cmp.Or(b.variable, a.variable)
 			f.Requests.NarrowTo(b.Requests)
 			for _, p := range b.Parts {
 				if !slices.ContainsFunc(f.Parts, p.Is) {
@@ -187,7 +190,7 @@ func (v *Variables) variable(spelled string) (forms []Form, why request.WhyOff) 
 	if !ok {
 		return nil, request.WhyOff("A policy has nothing like nginx' $" + spelled + ".")
 	}
-	f := Form{Parts: []request.Part{p}}
+	f := Form{Parts: []request.Part{p}, variable: name}
 	if name == "request_uri" {
 		f.Requests.Comment("The path is without its query here: $request_uri has both.")
 	}

@@ -45,7 +45,7 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	isStaff.ExemptMatches(isGold.Match())
 	require.Equal(t, []Form{
 		{Requests: isStaff, Text: "all"},
-		{Requests: isOther, Parts: []request.Part{request.ClientIP}},
+		{Requests: isOther, Parts: []request.Part{request.ClientIP}, variable: "binary_remote_addr"},
 	}, forms)
 }
 
@@ -78,6 +78,19 @@ func TestHostsOfAHeader(t *testing.T) {
 	require.Len(t, forms, 1)
 	isBelow := request.Header("x-host").Fitting(request.Suffix(".a.example", true))
 	require.Equal(t, []request.Match{isBelow.Match()}, forms[0].Requests.Exempt())
+}
+
+// $request_uri has the query, and $binary_remote_addr is no text, also if a map hands them on.
+func TestWhatAMapHandsOn(t *testing.T) {
+	const entry = ` "~debug=1" ""; 10.0.0.1 ""; default $host; }`
+	for _, variable := range []string{"$request_uri", "${binary_remote_addr}"} {
+		handedOn := "map $host $a { default " + variable + "; }\nmap $a $b { default $a; }\n"
+		for _, source := range []string{variable, "$b"} {
+			forms := counted(t, handedOn+"map "+source+" $key {"+entry, "$key")
+			require.Len(t, forms, 1, source)
+			require.True(t, forms[0].Requests.IsOff(), source)
+		}
+	}
 }
 
 // A key has the parts of its variables, each once, and the text between them.

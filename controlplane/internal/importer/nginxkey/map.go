@@ -54,19 +54,11 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 			m.lookups += 1 + len(e.Name)/bytesOfLookup
 		}
 	}
-	if m.looksUp("binary_remote_addr") && len(m.entries) > 0 {
-		m.why = "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
-	}
 	slices.SortStableFunc(m.entries, func(a, b mapEntry) int {
 		return cmp.Or(cmp.Compare(a.kind(), b.kind()), -cmp.Compare(a.patterns[0].length(), b.patterns[0].length()))
 	})
 	m.merge()
 	v.byName[strings.ToLower(name)] = m
-}
-
-// looksUp reports whether the source is a variable of nginx.
-func (m *mapping) looksUp(name string) bool {
-	return strings.EqualFold(strings.Trim(m.source, "${}"), name)
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
@@ -130,7 +122,9 @@ func (v *Variables) valuesFor(m mapping, of Form) (list []mappedValue, why reque
 	case isText:
 		text, why := m.lookup(of.Text)
 		return []mappedValue{{text: text}}, why
-	case m.looksUp("request_uri"):
+	case of.variable == "binary_remote_addr" && len(m.entries) > 0:
+		return nil, "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
+	case of.variable == "request_uri":
 		return m.valuesByEntry(request.PathWithQuery), ""
 	}
 	return m.valuesByEntry(of.Parts[0].Value()), ""
