@@ -167,17 +167,25 @@ func TestMoreRulesThanAPolicyHasRoomFor(t *testing.T) {
 	require.Less(t, time.Since(begin), 10*time.Second) // 0.05; 27 to write all of them
 }
 
-// A name without a * is wider than no other one, so names are compared with those that have one alone.
+// A name without a * is wider than no other one, so names are compared with those that have one alone. Of these there
+// may be too many.
 func TestManyNamesOfServers(t *testing.T) {
-	var servers strings.Builder
-	for i := range 900 {
-		servers.WriteString("server { server_name")
-		for k := range 20 {
-			fmt.Fprintf(&servers, " %d.%d.example", k, i)
+	servers := func(prefix string) string {
+		var text strings.Builder
+		for i := range 900 {
+			text.WriteString("server { server_name")
+			for k := range 20 {
+				fmt.Fprintf(&text, " %s%d.%d.example", prefix, k, i)
+			}
+			text.WriteString("; limit_req zone=a; }\n")
 		}
-		servers.WriteString("; limit_req zone=a; }\n")
+		return text.String()
 	}
 	begin := time.Now()
-	require.Len(t, scoped(t, servers.String()), 900)
-	require.Less(t, time.Since(begin), 10*time.Second) // 0.5; 67 to compare all of them
+	require.Len(t, scoped(t, servers("")), 900)
+	d := draft.New("nginx", "nginx.conf", policy.ScopeProxy)
+	text := "limit_req_zone $uri zone=a:1m rate=1r/s;\n" + servers("*.")
+	require.NoError(t, Read(d, []source.File{{Name: "nginx.conf", Text: []byte(text)}}, nil))
+	require.ErrorContains(t, d.Err(), "nginx.conf:355: server: there are too many names such as *.a.example up to here")
+	require.Less(t, time.Since(begin), 10*time.Second) // 0.5; 67 to compare all of the first, 27 of the others
 }
