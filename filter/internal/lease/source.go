@@ -24,7 +24,7 @@
 //	what          is left in                by                         for
 //	a request     its decide.Subject        HandOut                    Source.Check and Take, in the next Decide
 //	a refill      Worker.refills            Source.Take                Client.Flush
-//	a report      the list of Book          Account.List               Client.Flush
+//	a report      the list of Book          Account.list               Client.Flush
 //	a return      Worker.Returns            HandOut, Reclaim and       Client.Flush
 //	                                        CollectIdle, by giveBack
 //	silence       Worker.Service            Client.Tick                Source.Check

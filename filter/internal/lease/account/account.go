@@ -17,7 +17,8 @@
 //	Settle(2, 5)               -2       +5  yes: a request held 2, and its answer has cost 5
 //
 // Sweep forgets an account of which nothing is given or held. A request that held 0 units, or whose hold has lapsed,
-// may be settled later, and an ask may wait for long before it reports. Both go by the latest account of the key.
+// may be settled later, and an ask may wait for long before it reports. So each verb begins with revive, and so does
+// all that ends or makes a report.
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account
@@ -47,7 +48,6 @@ type Account struct {
 
 	book        *Book
 	name        name
-	isListed    bool
 	isForgotten bool // by Sweep: the key has another account by now, or none
 }
 
@@ -79,35 +79,38 @@ func (acc *Account) RecallBlock(now int64) (b *Block, blocked bool) {
 }
 
 // AddGiven notes that a request has got units. It does not hold them yet.
-func (acc *Account) AddGiven(units uint32) { acc.sums.AddGiven(units) }
+func (acc *Account) AddGiven(units uint32) { acc.revive().sums.AddGiven(units) }
 
 // DropGiven notes that a request will not hold what it has got.
 func (acc *Account) DropGiven(units uint32) {
+	acc = acc.revive()
 	acc.sums.DropGiven(units)
-	acc.List()
+	acc.list()
 }
 
 // HoldGiven has a request hold what it has got.
-func (acc *Account) HoldGiven(units uint32) { acc.sums.HoldGiven(units) }
+func (acc *Account) HoldGiven(units uint32) { acc.revive().sums.HoldGiven(units) }
 
 // UnholdGiven undoes HoldGiven.
-func (acc *Account) UnholdGiven(units uint32) { acc.sums.UnholdGiven(units) }
+func (acc *Account) UnholdGiven(units uint32) { acc.revive().sums.UnholdGiven(units) }
 
 // Hold has a request hold units that the service has not granted.
 func (acc *Account) Hold(units uint32) {
+	acc = acc.revive()
 	acc.sums.Hold(units)
-	acc.List()
+	acc.list()
 }
 
 // Unhold undoes Hold.
 func (acc *Account) Unhold(units uint32) {
+	acc = acc.revive()
 	acc.sums.Unhold(units)
-	acc.List()
+	acc.list()
 }
 
-// Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
+// Settle ends what a request holds, and charges what it has cost.
 func (acc *Account) Settle(units, cost uint32) {
-	latest := acc.latest()
-	latest.sums.Settle(units, cost)
-	latest.List()
+	acc = acc.revive()
+	acc.sums.Settle(units, cost)
+	acc.list()
 }

@@ -11,7 +11,7 @@ type Book struct {
 	worker uint64 // by which the service knows this worker: see SetWorker
 
 	byName  map[name]*Account
-	listed  []*Account // for Due, and those that Claim has taken off the list since
+	listed  []*Account // for Due, which passes over those that are not listed any more
 	newest  uint64     // the number of the newest report
 	sweepNs int64      // when Sweep goes through the accounts next
 	memory  []byte     // for a name
@@ -69,17 +69,24 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 	return acc
 }
 
-// latest returns the account that the key has by now: acc, or one that Open has made since Sweep has forgotten acc. If
-// the key has none, it puts acc back into the book.
-func (acc *Account) latest() *Account {
-	if !acc.isForgotten {
-		return acc
+// current returns the account that the key has by now: one that Open has made since Sweep has forgotten acc, or else
+// acc.
+func (acc *Account) current() *Account {
+	if acc.isForgotten {
+		if next := acc.book.byName[acc.name]; next != nil {
+			return next
+		}
 	}
-	if other := acc.book.byName[acc.name]; other != nil {
-		return other
+	return acc
+}
+
+// revive returns the current account, to be changed. If it is forgotten, it is put back into the book.
+func (acc *Account) revive() *Account {
+	acc = acc.current()
+	if acc.isForgotten {
+		acc.isForgotten = false
+		acc.book.byName[acc.name] = acc
 	}
-	acc.isForgotten = false
-	acc.book.byName[acc.name] = acc
 	return acc
 }
 
@@ -93,18 +100,17 @@ func (b *Book) newReportNumber() uint64 {
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
 // Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
-// reported. It drops an account whose key is silent, and one whose report has left since: Sweep or the report's end
-// lists these again.
+// reported. It drops an account whose key is silent: Sweep lists it again.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	left := b.listed[:0]
 	for _, acc := range b.listed {
 		switch {
-		case !acc.isListed: // Claim has taken it off
+		case acc.reporting.state != listed: // Claim has taken it off, or it was on the list twice
 		case len(due) >= most:
 			left = append(left, acc)
 		default:
-			acc.isListed = false
-			if !acc.isUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
+			acc.reporting = reporting{}
+			if acc.SilentUntilNs <= now && acc.mustReport(now) {
 				due = append(due, acc)
 			}
 		}
@@ -131,7 +137,7 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 	for name, acc := range b.byName {
 		switch {
 		case acc.mustReport(now):
-			acc.List()
+			acc.list()
 		case acc.sums.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byName, name)
 			acc.isForgotten = true
@@ -168,7 +174,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 			acc.name += name(strconv.FormatUint(acc.worker, 16))
 		}
 		acc.book, acc.Definition = b, d
-		acc.isListed = false
+		acc.reporting = reporting{} // old has listed it
 		acc.reportAnew()
 		b.byName[acc.name] = acc
 	}

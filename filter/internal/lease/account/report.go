@@ -7,29 +7,45 @@ import (
 
 // The life of an account's report:
 //
-//	       Write, by an ask of a request
-//	--------------------------------------+
-//	      List             Write          v         End
-//	-------------> listed -----------> under way -------------> answered
-//	                 ^                  |   |
-//	                 +----- Repeat -----+   +---- GiveUp -----> given up
-//	                 |    or ReportAll                             |
-//	                 +-------------------- Sweep ------------------+
+//	           list              Due, Claim                Write
+//	unlisted --------> listed ---------------> unlisted ----------> under way
+//	                     ^                        ^                  |   |
+//	                     |                        +----- GiveUp -----+   |
+//	                     +------ End, Repeat, ReportAll -----------------+
 //
-//	listed     Book.Due returns the account if it must be reported, unless a queued ask has claimed it. What changes it
-//	           lists it.
-//	under way  An ask has the report. What changes meanwhile is reported after it.
-//	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
-//	given up   The service takes no reports now. Sweep lists the account again within a second.
+//	unlisted   A queued ask will report the account, nothing must be reported, or the service takes no reports now.
+//	           Sweep lists it within a second if it must be reported.
+//	listed     Something may have to be reported. Book.Due returns the account if mustReport says so, unless a queued
+//	           ask has claimed it.
+//	under way  An ask has the report. What changes meanwhile is reported after it. If nothing has, there is nothing to
+//	           report for an eighth of the hold.
 //
 // Repeat is for one report that may be lost, because the service has not answered in time, or that has not left with
 // its ask. ReportAll is for all of them: the stream has ended.
+type reportState uint8
 
-// List puts the account on the list of Book.Due, which has the next message report it if mustReport says so. If a
-// report is under way, its end lists the account.
-func (acc *Account) List() {
-	if !acc.isListed && !acc.isUnderWay() {
-		acc.isListed = true
+const (
+	unlisted reportState = iota
+	listed
+	underWay
+)
+
+// reporting is how far the report of an account is. Each new state writes it whole.
+type reporting struct {
+	// Of reports under way. They are all in one ask, and there are several if rules share a counter: see Reporter.
+	firstNumber uint64 // their numbers are from this to sums.NewestReport
+	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
+
+	state reportState
+}
+
+// isUnderWay reports whether a report of the account is under way.
+func (acc *Account) isUnderWay() bool { return acc.reporting.state == underWay }
+
+// list puts the account on the list of Book.Due, unless a report is under way: its end lists the account.
+func (acc *Account) list() {
+	if acc.reporting.state == unlisted {
+		acc.reporting = reporting{state: listed}
 		acc.book.listed = append(acc.book.listed, acc)
 	}
 }
@@ -37,10 +53,12 @@ func (acc *Account) List() {
 // reportAnew has the account reported on another stream, if the worker holds something: no report is under way any
 // more, and the service, or its store, may have lost what it has heard.
 func (acc *Account) reportAnew() {
-	acc.reporting = reporting{}
+	if acc.isUnderWay() {
+		acc.reporting = reporting{}
+	}
 	if !acc.sums.Idle() {
 		acc.repeatNs = 0
-		acc.List()
+		acc.list()
 	}
 }
 
@@ -48,16 +66,6 @@ func (acc *Account) reportAnew() {
 func (acc *Account) mustReport(now int64) bool {
 	return acc.sums.Changed() || !acc.sums.Idle() && now >= acc.repeatNs
 }
-
-// reporting is which asks report an account. The numbers of its reports under way are firstNumber to sums.NewestReport.
-// They are all in one ask, and there are several if rules share a counter: see Reporter.
-type reporting struct {
-	firstNumber uint64 // 0 = none is under way
-	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
-}
-
-// isUnderWay reports whether a report of the account is under way.
-func (acc *Account) isUnderWay() bool { return acc.reporting.firstNumber != 0 }
 
 // Reporter reports an account in one part of an ask: it makes the report, and ends it. That of a part without an
 // account is the zero value. It reports nothing, and none of its methods changes anything.
@@ -81,20 +89,27 @@ type Reporter struct {
 // Reporter returns a reporter of the account.
 func (acc *Account) Reporter() Reporter { return Reporter{made: acc} }
 
-// Account is the account that its key has by now, nil if it reports nothing. Sweep may have forgotten one while the ask
-// was queued, but none whose report has no answer.
+// Account is the account that its key has by now, nil if it reports nothing.
 func (r *Reporter) Account() *Account {
 	if r.made == nil {
 		return nil
 	}
-	return r.made.latest()
+	return r.made.current()
+}
+
+// revive returns the Account, to be changed: see Account.revive.
+func (r *Reporter) revive() *Account {
+	if r.made == nil {
+		return nil
+	}
+	return r.made.revive()
 }
 
 // Claim takes the account off the list, because a queued ask will report it. Sweep or the end of the ask lists it
 // again.
 func (r *Reporter) Claim() {
-	if acc := r.Account(); acc != nil {
-		acc.isListed = false
+	if acc := r.Account(); acc != nil && acc.reporting.state == listed {
+		acc.reporting = reporting{}
 	}
 }
 
@@ -106,21 +121,22 @@ func (r *Reporter) MustWait() bool {
 
 // Write writes into the part what the worker holds of the key: the report is under way then.
 func (r *Reporter) Write(p *quota.Part, now int64) {
-	acc := r.Account()
+	acc := r.revive()
 	if acc == nil {
 		return
 	}
 	r.number = acc.book.newReportNumber()
 	if !acc.isUnderWay() {
-		acc.reporting = reporting{firstNumber: r.number}
+		acc.reporting = reporting{state: underWay, firstNumber: r.number}
 	}
 	p.Report = acc.sums.NewReport(acc.worker, r.number, acc.reporting.askedBefore)
 	acc.reporting.askedBefore = limit.AddSaturating(acc.reporting.askedBefore, p.Waiting)
 	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts
 }
 
-// isUnderWay reports whether its report is under way. Reports that have left since have greater numbers.
-func (r *Reporter) isUnderWay(acc *Account) bool {
+// hasSent reports whether the account's reports that are under way are of its ask. Those of a later ask have greater
+// numbers.
+func (r *Reporter) hasSent(acc *Account) bool {
 	return acc.isUnderWay() && acc.reporting.firstNumber <= r.number
 }
 
@@ -137,41 +153,41 @@ func (r *Reporter) isUnderWay(acc *Account) bool {
 // A report is not Noted if the store failed, or if the service knows no reports. Starting counts, whatever has become
 // of the report.
 func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
-	acc := r.Account()
+	acc := r.revive()
 	if acc == nil {
 		return true
 	}
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
 	}
-	if !r.isUnderWay(acc) {
-		acc.List() // the answer may have ended a queued ask that was to report it
+	if !r.hasSent(acc) {
+		acc.list() // the answer may have ended a queued ask that was to report it
 		return false
 	}
 	if r.number != acc.sums.NewestReport() {
 		return true
 	}
-	acc.reporting.firstNumber = 0
+	acc.reporting = reporting{}
 	if g.Noted {
 		acc.sums.NoteGrant(r.number, g.Units)
 	} else {
 		acc.SilentUntilNs = now + MaxRememberNs
 	}
-	acc.List() // for what has changed since the report
+	acc.list() // for what has changed since the report
 	return g.Noted
 }
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (r *Reporter) GiveUp() {
-	if acc := r.Account(); acc != nil && r.isUnderWay(acc) {
-		acc.reporting.firstNumber = 0
+	if acc := r.revive(); acc != nil && r.hasSent(acc) {
+		acc.reporting = reporting{}
 	}
 }
 
 // Repeat has the account reported with the next message: the report may be lost, or has never left.
 func (r *Reporter) Repeat() {
-	if acc := r.Account(); acc != nil {
+	if acc := r.revive(); acc != nil {
 		r.GiveUp()
-		acc.List()
+		acc.list()
 	}
 }

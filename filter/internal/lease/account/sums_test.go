@@ -42,7 +42,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	} {
 		step.do()
 		require.Equal(t, []uint32{step.given, step.held}, []uint32{acc.sums.Given(), acc.sums.Held()}, step.name)
-		require.Equal(t, step.listed, acc.isListed, step.name)
+		require.Equal(t, step.listed, acc.reporting.state == listed, step.name)
 		require.Zero(t, report.Held)
 	}
 }
