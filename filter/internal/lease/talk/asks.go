@@ -38,6 +38,7 @@ type ask struct {
 	waiters []*Waiter // that wait for it
 	sentNs  int64
 	stream  uint32 // on which it was sent
+	state   askState
 }
 
 // What an ask wants of one key.
@@ -107,7 +108,7 @@ func without[T comparable](list []T, one T) []T {
 	return list
 }
 
-// askList has all asks that are not over. Their life:
+// askState is how far an ask is. Its life:
 //
 //	 ensureQueued            markSent             end
 //	--------------> queued ------------> flying ----------> over
@@ -121,6 +122,16 @@ func without[T comparable](list []T, one T) []T {
 //	        queued again, or over if no request waits for it.
 //	late    It has had no result for the timeout. Its requests are decided without it, and the same units may be asked
 //	        for again. A result counts for lateNs: see askLateAgain.
+type askState uint8
+
+const (
+	queued askState = iota
+	flying
+	late
+	over
+)
+
+// askList has all asks that are not over.
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
@@ -166,6 +177,7 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 }
 
 func (as *askList) enqueue(a *ask) {
+	a.state = queued
 	as.queue, as.queued[a.want] = append(as.queue, a), a
 }
 
@@ -174,7 +186,7 @@ func (as *askList) enqueue(a *ask) {
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.awaits {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
-		if len(a.waiters) == 0 && as.queued[a.want] == a {
+		if len(a.waiters) == 0 && a.state == queued {
 			as.end(a, unanswered)
 		}
 	}
@@ -184,6 +196,7 @@ func (as *askList) leave(req *Waiter) {
 // markSent moves the packed asks from the queue to those that were sent. The others are left in it.
 func (as *askList) markSent(packed, left []*ask) {
 	for _, a := range packed {
+		a.state = flying
 		delete(as.queued, a.want)
 		as.sent, as.flying[a.want] = append(as.sent, a), a
 	}
@@ -224,28 +237,31 @@ func (as *askList) end(a *ask, how ending) {
 	case unanswered:
 		a.eachReporter((*account.Reporter).Repeat)
 	}
-	next := as.queued[a.want]
-	switch {
-	case len(a.waiters) == 0:
-	case next == nil:
-		as.enqueue(a)
-	default:
+	if len(a.waiters) == 0 {
+		return
+	}
+	if next := as.queued[a.want]; next != nil {
 		next.putBefore(a)
+	} else {
+		as.enqueue(a)
 	}
 }
 
-// remove takes an ask off the list that it is on.
+// remove takes an ask off the list that it is on. It goes by the state, because TinyGo allocates a string to find it in
+// a map.
 func (as *askList) remove(a *ask) {
-	switch a {
-	case as.queued[a.want]:
+	switch a.state {
+	case queued:
 		delete(as.queued, a.want)
 		as.queue = without(as.queue, a)
-	case as.flying[a.want]:
+	case flying:
 		delete(as.flying, a.want)
 		as.sent = without(as.sent, a)
-	default:
+	case late:
 		as.late = without(as.late, a)
+	case over:
 	}
+	a.state = over
 }
 
 // streamEnded ends all asks that were sent: no result can come any more.
@@ -269,6 +285,7 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= timeoutNs {
 		a := as.sent[0]
 		as.end(a, unanswered)
+		a.state = late
 		as.late = append(as.late, a)
 	}
 	for len(as.late) > 0 && now-as.late[0].sentNs >= lateNs {

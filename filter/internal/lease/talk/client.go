@@ -30,7 +30,7 @@
 //	Wait                    asking         queued   closed   answered
 //	Flush                   asking         flying   greeted  asked
 //	Receive                 ready          over     heard    answered
-//	Next, Decide, Done      over
+//	Next, Decide, Done      done
 //	or Tick, after the      ready          over     closed   silent
 //	timeout: no answer
 //
@@ -178,7 +178,7 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 // ExpireAll has all requests be decided without the service: the configuration ends.
 func (c *Client) ExpireAll() {
 	for _, req := range c.waitlist.order {
-		if req.state != over {
+		if req.state != done {
 			c.expire(req)
 		}
 	}
@@ -192,7 +192,7 @@ func (c *Client) expireOverdue(now int64) {
 		if req.isOverdue(now) || req.state == asking && c.worker.Service.Silent {
 			c.expire(req)
 		}
-		if req.state != over {
+		if req.state != done {
 			wl.order[waiting] = req
 			waiting++
 		}
@@ -251,11 +251,11 @@ func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
 // waiting is how far a request is that waits. Its life:
 //
 //	     Wait, WaitLook           makeReady           Next               Done
-//	new ---------------> asking ------------> ready ---------> resumed ---------> over
+//	new ---------------> asking ------------> ready ---------> resumed ---------> done
 //	                       ^                                      |
 //	                       +----- Wait, if it is Pending again ---+
 //
-// If the request ends meanwhile, Forget makes it over at once.
+// If the request ends meanwhile, Forget makes it done at once.
 type waiting uint8
 
 const (
@@ -264,7 +264,7 @@ const (
 	asking  waiting = iota
 	ready           // Next will return it
 	resumed         // Next has returned it, and it is decided again
-	over
+	done
 )
 
 // Waiter is a request that waits: to be decided by a verdict, or for a look.
@@ -311,14 +311,14 @@ func (req *Waiter) stopWaiting(why allot.Wait) {
 // maxWaiters is how many requests may wait.
 const maxWaiters = 1024
 
-// waitlist has the requests that wait. Each is in it until it is over.
+// waitlist has the requests that wait. Each is in it until it is done.
 type waitlist struct {
 	service    *lease.Service // add and remove say whether it is Crowded
 	byContext  map[uint32]*Waiter
-	order      []*Waiter // the same, as they came, and those that are over since the last expireOverdue
+	order      []*Waiter // the same, as they came, and those that are done since the last expireOverdue
 	lookedKeys int       // keys of those that are looks
 
-	ready []*Waiter // for Next, which passes over those that are over
+	ready []*Waiter // for Next, which passes over those that are done
 	first int       // index in ready: Next has returned those before it
 }
 
@@ -330,9 +330,9 @@ func (wl *waitlist) add(req *Waiter) {
 	wl.service.Crowded = len(wl.byContext) >= maxWaiters
 }
 
-// remove removes a request, which is over.
+// remove removes a request, which is done.
 func (wl *waitlist) remove(req *Waiter) {
-	req.state = over
+	req.state = done
 	delete(wl.byContext, req.Context)
 	wl.lookedKeys -= req.Look.Size()
 	wl.service.Crowded = len(wl.byContext) >= maxWaiters
