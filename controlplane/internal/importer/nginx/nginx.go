@@ -74,8 +74,6 @@ type reader struct {
 	// readHTTP reads these before it makes rules.
 	zones     map[zoneID]*zone
 	variables *nginxkey.Variables
-
-	ruleBytes int // of the rules so far: see maxRuleBytes
 }
 
 func newReader(d *draft.Draft) *reader {

@@ -99,21 +99,12 @@ func capacityOf(size string) uint64 {
 	return 0
 }
 
-// maxRuleBytes bounds what the rules take in a policy, which has room for half of it: a limit has a rule at each
-// location for each form of its key, and each exempts the requests of those before it. To write so many takes three
-// seconds.
-const maxRuleBytes = 2 * policy.MaxBytes
-
 // addRules makes the rules of all plans. It returns the numbers of the limits that use a zone, each once.
 func (n *reader) addRules(http *scope) (used map[*zone][]draft.Numbers) {
 	used = map[*zone][]draft.Numbers{}
 	for _, m := range modules {
 		for _, p := range http.plans(m, request.Selection{}) {
 			for _, d := range p.limits.list {
-				if n.ruleBytes > maxRuleBytes {
-					n.Fail(source.PlaceOf(d), "the limits before this one fill a policy: import fewer of them at once")
-					return nil
-				}
 				if z, numbers := n.addLimit(p, d); !slices.Contains(used[z], numbers) {
 					used[z] = append(used[z], numbers)
 				}
@@ -209,7 +200,6 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	}
 	requests := p.requests
 	requests.NarrowTo(f.Requests)
-	n.ruleBytes += bytesOf(requests)
 	t := draft.Terms{
 		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts, Capacity: z.capacity,
 		CountsBy: draft.LimitID{At: z.at, Numbers: limit.Numbers, Key: f.Text},
@@ -224,19 +214,6 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 		}
 	}
 	n.Add(draft.NewRule(t))
-}
-
-// bytesOf are about those that a rule for the requests has in a policy, without its match. There are hardly fewer.
-func bytesOf(requests request.Selection) (bytes int) {
-	bytes = 100 // name, key, algorithm, limits and response
-	for _, m := range requests.Exempt() {
-		for _, patterns := range m {
-			for _, p := range patterns {
-				bytes += len(p.Text()) + len(", ")
-			}
-		}
-	}
-	return bytes
 }
 
 // countsWithMissing reports whether nginx counts a request that lacks a part of the key: it takes the key for empty

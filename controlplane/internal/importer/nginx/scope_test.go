@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -147,45 +146,4 @@ func TestALocationWithAQuestionMark(t *testing.T) {
 		"d match: {paths: [/b*]}",
 	}, scoped(t, `
 server { limit_req zone=s; location /a?b { limit_req zone=a; } location /b { limit_req zone=d; } }`))
-}
-
-// A file of a few KiB may make rules of many MiB, as each location has a rule for each form of the key, and that
-// exempts the requests of those before it. The import fails soon, as a policy has no room for them.
-func TestMoreRulesThanAPolicyHasRoomFor(t *testing.T) {
-	var entries, locations strings.Builder
-	for i := range 98 {
-		fmt.Fprintf(&entries, "e%d v%d; ", i, i)
-		fmt.Fprintf(&locations, "location /l%d { limit_req zone=k; }\n", i)
-	}
-	text := "map $http_x $k { " + entries.String() + "} limit_req_zone $k zone=k:1m rate=1r/s;\n" +
-		"server {\n" + locations.String() + "}"
-	d := draft.New("nginx", "nginx.conf", policy.ScopeProxy)
-	begin := time.Now()
-	require.NoError(t, Read(d, []source.File{{Name: "nginx.conf", Text: []byte(text)}}, nil))
-	_, err := d.Finish()
-	require.ErrorContains(t, err, "limit_req: the limits before this one fill a policy: import fewer of them at once")
-	require.Less(t, time.Since(begin), 10*time.Second) // 0.05; 27 to write all of them
-}
-
-// A name without a * is wider than no other one, so names are compared with those that have one alone. Of these there
-// may be too many.
-func TestManyNamesOfServers(t *testing.T) {
-	servers := func(prefix string) string {
-		var text strings.Builder
-		for i := range 900 {
-			text.WriteString("server { server_name")
-			for k := range 20 {
-				fmt.Fprintf(&text, " %s%d.%d.example", prefix, k, i)
-			}
-			text.WriteString("; limit_req zone=a; }\n")
-		}
-		return text.String()
-	}
-	begin := time.Now()
-	require.Len(t, scoped(t, servers("")), 900)
-	d := draft.New("nginx", "nginx.conf", policy.ScopeProxy)
-	text := "limit_req_zone $uri zone=a:1m rate=1r/s;\n" + servers("*.")
-	require.NoError(t, Read(d, []source.File{{Name: "nginx.conf", Text: []byte(text)}}, nil))
-	require.ErrorContains(t, d.Err(), "nginx.conf:355: server: there are too many names such as *.a.example up to here")
-	require.Less(t, time.Since(begin), 10*time.Second) // 0.5; 67 to compare all of the first, 27 of the others
 }

@@ -36,9 +36,6 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 	for _, d := range blocks {
 		servers = append(servers, readServer(d))
 	}
-	if n.haveTooManyNames(servers) {
-		return nil
-	}
 	list := n.byHosts(servers)
 	var scopes []*scope
 	for i, h := range list {
@@ -46,26 +43,6 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 		scopes = append(scopes, n.readServerBlock(h.server.label, h.server.block, around, selection))
 	}
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
-}
-
-// maxNamePairs bounds the names of servers, of which each is compared with each that has a *. They take four seconds.
-const maxNamePairs = 50_000_000
-
-func (n *reader) haveTooManyNames(servers []*server) bool {
-	all, wide := 0, 0
-	for _, s := range servers {
-		for _, name := range s.names {
-			all++
-			if strings.HasPrefix(name, "*") {
-				wide++
-			}
-		}
-		if all*wide > maxNamePairs {
-			n.Fail(s.at, "there are too many names such as *.a.example up to here: give the servers with limits")
-			return true
-		}
-	}
-	return false
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
@@ -230,9 +207,8 @@ func (h hosts) takesFrom(other hosts) bool {
 
 // areNarrower reports whether one of the names is a host of one of the others, which are wider.
 func areNarrower(names, wider []string) bool {
-	return slices.ContainsFunc(wider, func(wide string) bool {
-		isBelow := func(name string) bool { return request.IsHostBelow(name, wide) }
-		return strings.HasPrefix(wide, "*") && slices.ContainsFunc(names, isBelow)
+	return slices.ContainsFunc(names, func(name string) bool {
+		return slices.ContainsFunc(wider, func(wide string) bool { return request.IsHostBelow(name, wide) })
 	})
 }
 

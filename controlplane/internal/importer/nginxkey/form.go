@@ -51,32 +51,19 @@ type Variables struct {
 	*draft.Findings
 	byName           map[string]mapping // of the variable in lower case
 	noteOfServerName string             // for rules that have $server_name in the key; empty = none
-	counted          map[string][]Form  // by key: many limits may have one
-	lookups          int                // for all keys: see maxLookups
+	lookups          int                // of variables, for the key that Counted reads
 }
 
 // New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty
 // if they are the same.
 func New(to *draft.Findings, noteOfServerName string) *Variables {
-	return &Variables{
-		Findings: to, noteOfServerName: noteOfServerName,
-		byName: map[string]mapping{}, counted: map[string][]Form{},
-	}
+	return &Variables{Findings: to, byName: map[string]mapping{}, noteOfServerName: noteOfServerName}
 }
 
 // Counted are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
 // have the key, there is one form, whose rule is off.
 func (v *Variables) Counted(key string) []Form {
-	forms, isKnown := v.counted[key]
-	if !isKnown {
-		forms = v.readKey(key)
-		v.counted[key] = forms
-	}
-	return forms
-}
-
-// readKey is Counted for a key that no limit before has.
-func (v *Variables) readKey(key string) []Form {
+	v.lookups = 0
 	forms, why := v.formsOf(key)
 	if why != "" {
 		var unknown Form
@@ -87,42 +74,26 @@ func (v *Variables) readKey(key string) []Form {
 }
 
 // maxForms bounds the forms of a key. Each text and each map on the way to it keeps the bound, as each form has a match
-// of its own. maxLookups bounds the work for all keys of an import: each of ten maps may look the next one up many
-// times, and have one form. Entries count too, as networks and hosts are compared with each other: 5,000 of them take
-// three seconds at most, and ten times as many take minutes. A long text or expression counts for each 100 bytes. What
-// is too much by itself does not count, so that it turns no other key off.
+// of its own. maxLookups bounds the work: maps may look each other up, and each of ten maps may look the next one up
+// many times, and have one form.
 const (
-	maxForms      = 100
-	maxLookups    = 5_000
-	bytesOfLookup = 100
+	maxForms   = 100
+	maxLookups = 1_000
 )
 
 var (
 	tooManyForms   = request.WhyOff(fmt.Sprintf("The key has more than %d forms.", maxForms))
-	tooManyLookups = request.WhyOff(fmt.Sprintf("The keys look up more than %d variables and entries.", maxLookups))
+	tooManyLookups = request.WhyOff(fmt.Sprintf("The key looks up more than %d variables.", maxLookups))
 )
-
-// areTooMany reports whether all keys have more than maxLookups with these. If not, it counts them.
-func (v *Variables) areTooMany(lookups int) bool {
-	if v.lookups+lookups > maxLookups {
-		return true
-	}
-	v.lookups += lookups
-	return false
-}
 
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none. That is no error: Counted makes a form
 // whose rule is off for the reason.
 func (v *Variables) formsOf(text string) (forms []Form, why request.WhyOff) {
-	variables := variableName.FindAllStringSubmatchIndex(text, -1)
-	if v.areTooMany(len(variables) + len(text)/bytesOfLookup) {
-		return nil, tooManyLookups
-	}
 	forms = []Form{{}}
 	end := 0 // of the variable before
-	for _, found := range variables {
+	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
 		begin := found[0]
 		name := strings.Trim(text[begin+1:found[1]], "{}")
 		more, why := v.variable(name)
@@ -182,6 +153,10 @@ var partsByPrefix = map[string]request.PartKind{
 
 // variable are the forms of a variable. Its name has no case: $Host is $host.
 func (v *Variables) variable(spelled string) (forms []Form, why request.WhyOff) {
+	v.lookups++
+	if v.lookups > maxLookups {
+		return nil, tooManyLookups
+	}
 	name := strings.ToLower(spelled)
 	if m, isMapped := v.byName[name]; isMapped {
 		return v.mapped(m)

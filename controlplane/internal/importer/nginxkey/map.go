@@ -22,7 +22,6 @@ type mapping struct {
 	entries []mapEntry // nginx takes the first that fits
 	other   string     // the value if none fits
 	why     request.WhyOff
-	lookups int // of the entries' patterns: see maxLookups
 }
 
 // Read reads a map or a geo.
@@ -51,7 +50,6 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
 			m.entries = append(m.entries, mapEntry{[]pattern{patternOf(e.Name, isGeo, hasHosts)}, value})
-			m.lookups += 1 + len(e.Name)/bytesOfLookup
 		}
 	}
 	slices.SortStableFunc(m.entries, func(a, b mapEntry) int {
@@ -85,7 +83,7 @@ func (v *Variables) mapped(m mapping) (forms []Form, why request.WhyOff) {
 		return nil, why
 	}
 	for _, of := range sources {
-		values, why := v.valuesFor(m, of)
+		values, why := m.valuesFor(of)
 		if why != "" {
 			return nil, why
 		}
@@ -110,18 +108,15 @@ type mappedValue struct {
 }
 
 // valuesFor are the values for a form of the source: one for a text, and those that a part of the request may get.
-func (v *Variables) valuesFor(m mapping, of Form) (list []mappedValue, why request.WhyOff) {
-	isText := len(of.Parts) == 0
+func (m *mapping) valuesFor(of Form) (list []mappedValue, why request.WhyOff) {
 	switch {
-	case !isText && (len(of.Parts) > 1 || of.Text != ""):
-		return nil, "A map looks up several parts of the request together."
-	case !isText && len(m.entries) > maxForms: // each would be compared with each before it
-		return nil, tooManyForms
-	case v.areTooMany(m.lookups):
-		return nil, tooManyLookups
-	case isText:
+	case len(of.Parts) == 0:
 		text, why := m.lookup(of.Text)
 		return []mappedValue{{text: text}}, why
+	case len(of.Parts) > 1 || of.Text != "":
+		return nil, "A map looks up several parts of the request together."
+	case len(m.entries) > maxForms: // each would be compared with each before it
+		return nil, tooManyForms
 	case of.variable == "binary_remote_addr" && len(m.entries) > 0:
 		return nil, "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
 	case of.variable == "request_uri":
