@@ -233,9 +233,9 @@ func (r *reader) readHeaderValueMatch(
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.Requests.NarrowTo(s)
-	case len(s.Exempt()) > 0 || len(s.Match()) == 0:
+	case s.IsOff(), len(s.Exempt()) > 0, len(s.Match()) == 0: // its match does not say all of it
 		d.Requests.AddAll(s.Remarks)
-		d.Requests.TurnOff(request.NoMatch("they must not match headers, of which some are inverted"))
+		d.Requests.TurnOff(request.NoMatch("they must not match headers, and no exemption can say that"))
 	default:
 		d.Requests.AddAll(s.Remarks)
 		d.Requests.ExemptMatches(s.Match())

@@ -51,6 +51,10 @@ func selected(t *testing.T, s request.Selection) (text string) {
 func TestDescriptorsOfARateLimit(t *testing.T) {
 	const user = "{request_headers: {header_name: x-user, descriptor_key: user, skip_if_absent: true}}"
 	const slow = "{generic_key: {descriptor_value: slow}}"
+	unless := func(headers string) string {
+		return "{header_value_match: {descriptor_value: other, expect_match: false, headers: [" + headers + "]}}"
+	}
+	const unlessWhy = "No match can select its requests: they must not match headers, and no exemption can say that."
 	for _, tc := range []struct {
 		name, rateLimit string
 		want            []string
@@ -66,6 +70,19 @@ func TestDescriptorsOfARateLimit(t *testing.T) {
 			[]string{"generic_key=slow is off: It asks and counts no hits, by hits_addend 0."}},
 		{"when the response is complete", "{apply_on_stream_done: true, actions: [" + slow + "]}",
 			[]string{"generic_key=slow is off: It counts when the response is complete, and denies nothing."}},
+		{"but where headers match", "actions: [" + unless("{name: x-a, exact_match: v}, {name: x-b, prefix_match: w}") + "]",
+			[]string{"header_match=other but {headers: {x-a: v, x-b: w*}}"}},
+		{"but where headers match, of which no match can say one",
+			"actions: [" + unless("{name: x-a, exact_match: v}, {name: x-b, range_match: {start: 1, end: 2}}") + "]",
+			[]string{"header_match=other is off: No match can select its requests: they have an unknown condition on the " +
+				"header x-b. is off: " + unlessWhy}},
+		{"but where a header meets conditions that do not join",
+			"actions: [" + unless("{name: x-a, prefix_match: a}, {name: x-a, suffix_match: z}") + "]",
+			[]string{"header_match=other is off: No match can select its requests: they have two conditions on header x-a. " +
+				"is off: " + unlessWhy}},
+		{"but where an inverted header matches",
+			"actions: [" + unless("{name: x-a, exact_match: v, invert_match: true}") + "]",
+			[]string{"header_match=other is off: " + unlessWhy}},
 	} {
 		reading(t, tc.rateLimit, func(r *reader, n *policy.Node, at source.Place) {
 			var got []string
