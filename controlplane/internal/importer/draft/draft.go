@@ -54,6 +54,14 @@ func (d *Draft) Add(list ...*Rule) {
 // IsEmpty reports whether there are no rules yet.
 func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }
 
+// NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
+func (d *Draft) NoteEachEnvoy() {
+	if !d.Cluster {
+		d.NoteImport("envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
+			"them admit N times these limits. --scope cluster makes rules that count over all.")
+	}
+}
+
 // Findings are what an import has to say of the files: notes, and problems, which make it fail. Each is said once, as
 // what a file says in one place may hold for many routes.
 //
@@ -125,6 +133,14 @@ func (f *Findings) Err() error {
 
 // NoteImport adds a note about the whole import.
 func (f *Findings) NoteImport(text string) { f.Note(source.Place{}, text) }
+
+// NoteCalendar notes how units differ that have fixed lengths in envoyproxy/ratelimit.
+func (f *Findings) NoteCalendar(unit string) {
+	if unit == "month" || unit == "year" {
+		f.NoteImport("envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of " +
+			"365. Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
+	}
+}
 
 // Note adds a note about a place.
 func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem(text)) }

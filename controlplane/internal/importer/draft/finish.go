@@ -231,10 +231,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 		Match: t.Requests.Match(), Exempt: r.exempt, Key: t.Key,
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: t.Overrides,
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
-		Mode: r.mode(), Response: t.Enforcement.Response,
-	}
-	if t.limiterMode() == "" { // a rule that is shadow, or is to be once it is not off, takes none
-		text.EnforcePercent = t.Enforcement.Percent
+		Mode: r.mode(), EnforcePercent: r.percent, Response: t.Enforcement.Response,
 	}
 	n := request.Encoded(text)
 	var comments []string
@@ -242,10 +239,10 @@ func (r *policyRule) asYAML() *yaml.Node {
 		comments = append(comments, asComment(c.comment()))
 	}
 	switch {
-	case !r.isOff():
-	case t.limiterMode() == "":
+	case !r.isOff:
+	case r.modeThere == "":
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
-	case t.limiterMode() == policy.ModeShadow:
+	case r.modeThere == policy.ModeShadow:
 		comments = append(comments, asComment("Set mode to shadow once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

@@ -33,27 +33,6 @@ type Terms struct {
 // denied request.
 func (t *Terms) countsDenied() bool { return t.Cost > 0 && t.Limit.IsWindowed() }
 
-// countEachConnection adds the connection to the key. The overrides are for all of its values.
-func (t *Terms) countEachConnection() {
-	t.Key = slices.Concat([]request.Part{request.ConnectionID}, t.Key)
-	overrides := t.Overrides
-	t.Overrides = nil
-	for _, o := range overrides {
-		t.Overrides = append(t.Overrides, Override{slices.Concat([]string{"*"}, o.Patterns), o.Limit})
-	}
-}
-
-// limiterMode is the mode of the rule there; empty if it denies. Here the rule may be off for another reason.
-func (t *Terms) limiterMode() policy.Mode {
-	switch {
-	case t.Enforcement.Disabled:
-		return policy.ModeOff
-	case t.Limit.Shadow, t.Enforcement.Shadow:
-		return policy.ModeShadow
-	}
-	return ""
-}
-
 // LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
 type LimitID struct {
 	At source.Place
@@ -72,49 +51,82 @@ type Enforcement struct {
 	PerConnection bool // each connection counts for itself
 }
 
-// Rule is a rule in the making. A rule that a policy cannot say is off: the user must see to it, so a comment says why.
-// It is off by WhyOff of its requests and of its limit, and by more exemptions than a rule may have.
+// Rule is a rule in the making.
 //
 // Rules count together if their names are equal, and so are their limit, key, algorithm and time: see mayShareCounter.
 type Rule struct {
-	terms    Terms
-	exempt   []request.Match // as the policy has them
-	comments []note          // Draft.Add adds them to the findings
+	terms     Terms
+	exempt    []request.Match // as the policy has them
+	isOff     bool            // as a policy cannot say it: the user must see to it, so a comment says why
+	modeThere policy.Mode     // in the limiter, and here too unless it is off; empty = it denies
+	percent   uint64          // of its keys that it denies; 0 = all of them
+	comments  []note          // Draft.Add adds them to the findings
+}
+
+// mode is the rule's mode in the policy; empty if it denies.
+func (r *Rule) mode() policy.Mode {
+	if r.isOff {
+		return policy.ModeOff
+	}
+	return r.modeThere
 }
 
 // NewRule makes a rule. Draft.Add adds it.
 func NewRule(t Terms) *Rule {
-	if t.Enforcement.PerConnection {
-		t.countEachConnection()
-	}
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.CountsBy = cmp.Or(t.CountsBy, LimitID{At: t.Limit.At})
-	r := &Rule{terms: t}
-	for _, text := range slices.Concat(t.Requests.Comments(), t.Limit.Comments()) {
+	exempt := request.Joined(t.Requests.Exempt())
+	said := t.Requests.Remarks
+	said.AddAll(t.Limit.Remarks)
+	if n := len(exempt); n > policy.MaxExempt {
+		exempt = exempt[:policy.MaxExempt]
+		said.TurnOff(request.WhyOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+			strconv.Itoa(policy.MaxExempt) + "."))
+	}
+	r := &Rule{terms: t, exempt: exempt, isOff: said.IsOff()}
+	for _, text := range said.Comments() {
 		r.comment(ofRule, t.At, text)
 	}
-	for _, why := range slices.Concat(t.Requests.WhyOff(), t.Limit.WhyOff()) {
+	for _, why := range said.WhyOff() {
 		r.comment(saysWhyOff, t.At, string(why))
 	}
-	r.exempt = request.Joined(t.Requests.Exempt())
-	if n := len(r.exempt); n > policy.MaxExempt {
-		r.exempt = r.exempt[:policy.MaxExempt]
-		r.comment(saysWhyOff, t.At, "It should exempt "+strconv.Itoa(n)+" matches, and a rule has at most "+
-			strconv.Itoa(policy.MaxExempt)+".")
-	}
 	if t.Enforcement.PerConnection {
-		r.comment(ofLimiter, t.Enforcement.At, "Envoy has a bucket for each connection. Here the key is the "+
-			"connection's id, and a record stays until its bucket is full again.")
+		r.countEachConnection()
 	}
-	if e := &r.terms.Enforcement; e.Percent != 0 && len(t.Key) == 0 {
-		if r.mode() == "" {
-			r.comment(ofRule, t.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among "+
-				"keys: it is shadow.")
-		}
-		e.Percent = 0
-		e.Shadow = true
-	}
+	r.enforce()
 	return r
+}
+
+// countEachConnection adds the connection to the key. The overrides are for all of its values.
+func (r *Rule) countEachConnection() {
+	t := &r.terms
+	t.Key = slices.Concat([]request.Part{request.ConnectionID}, t.Key)
+	overrides := t.Overrides
+	t.Overrides = nil
+	for _, o := range overrides {
+		t.Overrides = append(t.Overrides, Override{slices.Concat([]string{"*"}, o.Patterns), o.Limit})
+	}
+	r.comment(ofLimiter, t.Enforcement.At, "Envoy has a bucket for each connection. Here the key is the "+
+		"connection's id, and a record stays until its bucket is full again.")
+}
+
+// enforce sets what the limiter does with requests that are over the limit.
+func (r *Rule) enforce() {
+	e := &r.terms.Enforcement
+	switch {
+	case e.Disabled:
+		r.modeThere = policy.ModeOff
+	case e.Shadow, r.terms.Limit.Shadow:
+		r.modeThere = policy.ModeShadow
+	case e.Percent == 0, len(r.terms.Key) > 0:
+		r.percent = e.Percent
+	default:
+		r.modeThere = policy.ModeShadow
+		if !r.isOff {
+			r.comment(ofRule, r.terms.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses "+
+				"among keys: it is shadow.")
+		}
+	}
 }
 
 // comment adds a comment once, as what it says may hold for many routes.
@@ -126,19 +138,6 @@ func (r *Rule) comment(kind noteKind, at source.Place, text string) {
 	if !slices.Contains(r.comments, n) {
 		r.comments = append(r.comments, n)
 	}
-}
-
-// isOff reports whether a policy cannot say the rule: a comment says why.
-func (r *Rule) isOff() bool {
-	return slices.ContainsFunc(r.comments, func(n note) bool { return n.kind == saysWhyOff })
-}
-
-// mode is the rule's mode in the policy; empty if it denies.
-func (r *Rule) mode() policy.Mode {
-	if r.isOff() {
-		return policy.ModeOff
-	}
-	return r.terms.limiterMode()
 }
 
 // ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
@@ -175,10 +174,10 @@ func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 //	key: the connection                                all of their requests
 //	key: a query parameter, a cookie or a property     not ok: no match asks for these
 //	lets some keys pass by an override                 not ok
-//	is off, for what a policy cannot say               not ok
+//	is off, as a policy cannot say it                  not ok
 func (t *Terms) limitedBy(r *Rule) (m request.Match, ok bool) {
 	isLeft := func(exempt request.Match) bool { return !t.Requests.HasExempt(exempt) }
-	if r.isOff() || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
+	if r.isOff || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

@@ -36,7 +36,7 @@ func (r *reader) readService(files []*source.Document) error {
 		return err
 	}
 	list := r.levelsOf(configs)
-	descriptor.NoteEachEnvoy(r.draft)
+	r.draft.NoteEachEnvoy()
 	sent, enforced, err := r.whatEnvoySends(domain, list)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (r *reader) limitOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.
 	}
 	limit := &draft.Limit{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	limit.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	descriptor.NoteCalendar(r.Findings, d.Limit.Unit)
+	r.NoteCalendar(d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))

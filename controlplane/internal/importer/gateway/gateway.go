@@ -38,7 +38,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
@@ -84,7 +83,7 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 	}
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
-		descriptor.NoteEachEnvoy(d)
+		d.NoteEachEnvoy()
 		global := ruleList{Findings: d.Findings, listed: o.Global.Rules, name: name, at: at.In("global")}
 		d.Add(global.makeRules()...)
 	}
@@ -398,7 +397,7 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	}
 	switch {
 	case !list.isLocal:
-		descriptor.NoteCalendar(list.Findings, unit)
+		list.NoteCalendar(unit)
 	case limit.Requests > 0:
 		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	}
