@@ -70,9 +70,9 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 }
 
 // current returns the account that the key has by now: one that Open has made since Sweep has forgotten acc, or else
-// acc.
+// acc. That of nil is nil.
 func (acc *Account) current() *Account {
-	if acc.isForgotten {
+	if acc != nil && acc.isForgotten {
 		if next := acc.book.byName[acc.name]; next != nil {
 			return next
 		}
@@ -83,7 +83,7 @@ func (acc *Account) current() *Account {
 // revive returns the current account, to be changed. If it is forgotten, it is put back into the book.
 func (acc *Account) revive() *Account {
 	acc = acc.current()
-	if acc.isForgotten {
+	if acc != nil && acc.isForgotten {
 		acc.isForgotten = false
 		acc.book.byName[acc.name] = acc
 	}

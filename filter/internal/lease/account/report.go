@@ -82,7 +82,7 @@ func (acc *Account) mustReport(now int64) bool {
 // If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
 // given. So the account is reported once more.
 type Reporter struct {
-	made   *Account // the key's when the part was made; all else goes by Account
+	made   *Account // the key's when the part was made, nil if it reports nothing; the key may have another by now
 	number uint64   // of the report that it has written last, 0 before Write
 }
 
@@ -90,20 +90,7 @@ type Reporter struct {
 func (acc *Account) Reporter() Reporter { return Reporter{made: acc} }
 
 // Account is the account that its key has by now, nil if it reports nothing.
-func (r *Reporter) Account() *Account {
-	if r.made == nil {
-		return nil
-	}
-	return r.made.current()
-}
-
-// revive returns the Account, to be changed: see Account.revive.
-func (r *Reporter) revive() *Account {
-	if r.made == nil {
-		return nil
-	}
-	return r.made.revive()
-}
+func (r *Reporter) Account() *Account { return r.made.current() }
 
 // Claim takes the account off the list, because a queued ask will report it. Sweep or the end of the ask lists it
 // again.
@@ -121,7 +108,7 @@ func (r *Reporter) MustWait() bool {
 
 // Write writes into the part what the worker holds of the key: the report is under way then.
 func (r *Reporter) Write(p *quota.Part, now int64) {
-	acc := r.revive()
+	acc := r.made.revive()
 	if acc == nil {
 		return
 	}
@@ -153,7 +140,7 @@ func (r *Reporter) hasSent(acc *Account) bool {
 // A report is not Noted if the store failed, or if the service knows no reports. Starting counts, whatever has become
 // of the report.
 func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
-	acc := r.revive()
+	acc := r.made.revive()
 	if acc == nil {
 		return true
 	}
@@ -179,14 +166,14 @@ func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (r *Reporter) GiveUp() {
-	if acc := r.revive(); acc != nil && r.hasSent(acc) {
+	if acc := r.made.revive(); acc != nil && r.hasSent(acc) {
 		acc.reporting = reporting{}
 	}
 }
 
 // Repeat has the account reported with the next message: the report may be lost, or has never left.
 func (r *Reporter) Repeat() {
-	if acc := r.revive(); acc != nil {
+	if acc := r.made.revive(); acc != nil {
 		r.GiveUp()
 		acc.list()
 	}

@@ -94,7 +94,7 @@ func (a *ask) putBefore(earlier *ask) {
 // takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
 func (a *ask) takeWaiters(other *ask) {
 	for _, req := range other.waiters {
-		req.awaits = append(without(req.awaits, other), a)
+		req.awaits[slices.Index(req.awaits, other)] = a
 	}
 	a.waiters = append(a.waiters, other.waiters...)
 	other.waiters = nil
@@ -102,10 +102,14 @@ func (a *ask) takeWaiters(other *ask) {
 
 // without removes one of a list.
 func without[T comparable](list []T, one T) []T {
-	if i := slices.Index(list, one); i >= 0 {
-		return slices.Delete(list, i, i+1)
+	i := slices.Index(list, one)
+	if i < 0 {
+		return list
 	}
-	return list
+	copy(list[i:], list[i+1:])
+	last := len(list) - 1
+	clear(list[last:])
+	return list[:last]
 }
 
 // askState is how far an ask is. Its life:
