@@ -85,10 +85,8 @@ func (a *ask) add(parts []lease.Part, isFirst bool) {
 // putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
 func (a *ask) putBefore(earlier *ask) {
 	a.add(earlier.parts, true)
-	own := a.waiters
-	a.waiters = nil
+	earlier.takeWaiters(a)
 	a.takeWaiters(earlier)
-	a.waiters = append(a.waiters, own...)
 }
 
 // takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
@@ -197,14 +195,11 @@ func (as *askList) leave(req *Waiter) {
 	req.awaits = req.awaits[:0]
 }
 
-// markSent moves the packed asks from the queue to those that were sent. The others are left in it.
-func (as *askList) markSent(packed, left []*ask) {
-	for _, a := range packed {
-		a.state = flying
-		delete(as.queued, a.want)
-		as.sent, as.flying[a.want] = append(as.sent, a), a
-	}
-	as.queue = append(as.queue[:0], left...)
+// markSent has an ask fly, which pack takes off the queue.
+func (as *askList) markSent(a *ask) {
+	a.state = flying
+	delete(as.queued, a.want)
+	as.sent, as.flying[a.want] = append(as.sent, a), a
 }
 
 // find returns the ask of that number which was sent, nil if there is none. Results come in the order of their asks, so

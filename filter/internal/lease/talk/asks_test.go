@@ -24,11 +24,11 @@ func of(key byte, cost uint32) []lease.Part {
 
 // sendAll sends what is queued, under numbers from first on.
 func (as *askList) sendAll(first uint32, now int64) {
-	all := append([]*ask(nil), as.queue...)
-	for i, a := range all {
+	for i, a := range as.queue {
 		a.id, a.sentNs = first+uint32(i), now
+		as.markSent(a)
 	}
-	as.markSent(all, nil)
+	as.queue = nil
 }
 
 func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {

@@ -75,7 +75,7 @@ type Client struct {
 	lastID    uint32   // of the ask that was sent last
 
 	// Memory:
-	packed     []*ask             // of a message
+	queue      []*ask             // for pack
 	due        []*account.Account // for queueReports
 	outMessage quota.Asks
 	inMessage  quota.Results

@@ -18,15 +18,10 @@ func (c *Client) Flush(now int64) {
 	if len(c.asks.queue)+c.worker.Returns.Count() == 0 || !c.ensureOpen(now) {
 		return
 	}
-	packed, left := c.pack(now)
-	if len(c.outMessage.Asks)+len(c.outMessage.Returns) == 0 {
-		return
+	c.pack(now)
+	if len(c.outMessage.Asks)+len(c.outMessage.Returns) > 0 && c.send(now) {
+		c.worker.Returns.Sent(len(c.outMessage.Returns))
 	}
-	if !c.send(now) {
-		return // the packed asks are still in the queue, and StreamEnded has undone their reports
-	}
-	c.worker.Returns.Sent(len(c.outMessage.Returns))
-	c.asks.markSent(packed, left)
 }
 
 // maxRefills bounds the queue for asks of requests to come: while so many asks are queued, another refill is dropped.
@@ -91,33 +86,34 @@ func (c *Client) roomForReports() int {
 	return max(mostAsks/2, mostAsks-others) - reports
 }
 
-// pack fills the message Client.outMessage with what has room in it. It returns the asks that are in the
-// message, and those that have to wait.
-func (c *Client) pack(now int64) (packed, left []*ask) {
+// pack fills the message Client.outMessage with what has room in it. Its asks fly from then on, and the others stay
+// queued. If the message cannot be sent, the stream ends, and with it all that flies on it.
+func (c *Client) pack(now int64) {
 	m, rets := &c.outMessage, &c.worker.Returns
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	packed = c.packed[:0]
+	queue := c.asks.queue
+	c.asks.queue = c.queue[:0]
 	room := roomBytes - returnBytes*rets.Count()
 	for _, looks := range [2]bool{false, true} { // looks do not delay requests that are to be decided
-		for _, a := range c.asks.queue {
+		for _, a := range queue {
 			if looks != a.isLook() {
 				continue
 			}
 			n := c.mostBytes(a)
 			if c.askMustWait(a, n, room) {
-				left = append(left, a)
+				c.asks.queue = append(c.asks.queue, a)
 				continue
 			}
 			room -= n
 			c.stampAndPack(a, now)
-			packed = append(packed, a)
+			c.asks.markSent(a)
 		}
 	}
-	c.packed = packed
+	clear(queue)
+	c.queue = queue
 	if c.stream.phase == heard { // units go back on the stream that got them, after its first results
 		m.Returns = rets.AppendTo(m.Returns)
 	}
-	return packed, left
 }
 
 // askMustWait reports whether a queued ask that takes n bytes must wait for a later message.
@@ -133,8 +129,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 }
 
 // stampAndPack gives the ask its number, instant, stream and reports, and puts it into the message with the definitions
-// that the stream has not had. It is still queued: once the message is sent, markSent takes it from there. If it cannot
-// be sent, StreamEnded has the reports made anew, and the next stamp replaces this one.
+// that the stream has not had.
 func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
