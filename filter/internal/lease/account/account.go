@@ -102,11 +102,7 @@ func (acc *Account) Hold(units uint32) {
 }
 
 // Unhold undoes Hold.
-func (acc *Account) Unhold(units uint32) {
-	acc = acc.revive()
-	acc.sums.Unhold(units)
-	acc.list()
-}
+func (acc *Account) Unhold(units uint32) { acc.Settle(units, 0) }
 
 // Settle ends what a request holds, and charges what it has cost.
 func (acc *Account) Settle(units, cost uint32) {

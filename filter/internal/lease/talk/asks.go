@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -92,9 +91,9 @@ func (a *ask) putBefore(earlier *ask) {
 // takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
 func (a *ask) takeWaiters(other *ask) {
 	for _, req := range other.waiters {
-		req.awaits[slices.Index(req.awaits, other)] = a
+		req.awaits = without(req.awaits, other)
+		req.waitFor(a)
 	}
-	a.waiters = append(a.waiters, other.waiters...)
 	other.waiters = nil
 }
 
@@ -229,12 +228,14 @@ const (
 // units that is queued already.
 func (as *askList) end(a *ask, how ending) {
 	as.remove(a)
-	switch how {
-	case answered:
-	case refused:
-		a.eachReporter((*account.Reporter).GiveUp)
-	case unanswered:
-		a.eachReporter((*account.Reporter).Repeat)
+	for i := range a.parts {
+		switch r := &a.parts[i].Reporter; how {
+		case answered:
+		case refused:
+			r.GiveUp()
+		case unanswered:
+			r.Repeat()
+		}
 	}
 	if len(a.waiters) == 0 {
 		return
@@ -308,12 +309,8 @@ func (a *ask) mustWaitToReport() bool {
 // claimReports has Book.Due leave the accounts of all queued asks to these.
 func (as *askList) claimReports() {
 	for _, a := range as.queue {
-		a.eachReporter((*account.Reporter).Claim)
-	}
-}
-
-func (a *ask) eachReporter(do func(*account.Reporter)) {
-	for i := range a.parts {
-		do(&a.parts[i].Reporter)
+		for i := range a.parts {
+			a.parts[i].Reporter.Claim()
+		}
 	}
 }
