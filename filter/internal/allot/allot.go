@@ -16,10 +16,10 @@ import (
 // Carried is what a subject carries. Who sets what, where a request has to wait:
 //
 //	Source.Check  finds too few units: the outcome is Pending
-//	talk.Client   Wait = Waits, and it asks the service. Then Allotment = what the request gets of a grant, or
-//	              Wait = TimedOut or Rejected
+//	talk.Client   Asked = Asking, and it asks the service. Then Allotment = what the request gets of a grant, or
+//	              Asked = TimedOut or Rejected
 //	Source.Check  goes by the Allotment if that suffices, or by units that are there by now. Else the outcome is
-//	              Pending again if the request still Waits, Silent if it TimedOut, Contended if it was Rejected
+//	              Pending again if the subject is still Asking, Silent if it TimedOut, Contended if it was Rejected
 type Carried struct {
 	ofRequest
 
@@ -30,7 +30,7 @@ type Carried struct {
 
 // ofRequest begins anew with each request.
 type ofRequest struct {
-	Wait      Wait // package talk writes it, and package lease all else
+	Asked     Asked // package talk writes it, and package lease all else
 	Allotment Allotment
 	// Account, of a rule that holds, is the key's account of package lease in which Source.Take counts the units; nil if
 	// in none. The request's hold.Hold takes it over.
@@ -48,13 +48,13 @@ type ofRequest struct {
 // Begin begins the next request.
 func (c *Carried) Begin() { c.ofRequest = ofRequest{} }
 
-// Wait is what a request that asks the quota service may still wait for.
-type Wait uint8
+// Asked is whether the quota service has been asked for a subject, and what came of it.
+type Asked uint8
 
-// The waits.
+// How far it is.
 const (
-	NotWaited Wait = iota // it may wait, unless too many others do
-	Waits                 // it waits for a grant, or for another one
+	NotAsked Asked = iota // the service is, unless too many requests wait
+	Asking                // the request waits for a grant, or for another one
 	TimedOut              // nothing came in time: it waits no longer
 	Rejected              // the service takes no more asks: it waits no longer
 )

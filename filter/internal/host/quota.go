@@ -126,7 +126,7 @@ func (q *quotaTalk) resume(w *talk.Waiter) {
 
 // forget ends the wait of a request that has ended: it never goes on.
 func (q *quotaTalk) forget(context uint32) {
-	if !q.client.Waiting() {
+	if !q.client.HasWaiters() {
 		return
 	}
 	if v := q.client.Forget(context); v != nil {

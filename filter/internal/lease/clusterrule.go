@@ -85,10 +85,10 @@ func forNothing(s *decide.Subject) decide.Finding {
 
 // askService is the outcome if only the service can decide: Pending, unless the request must not wait.
 func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
-	switch wait := s.Carried.Wait; {
-	case wait == allot.TimedOut:
+	switch asked := s.Carried.Asked; {
+	case asked == allot.TimedOut:
 		return src.alone(s, decide.Silent)
-	case wait == allot.Rejected, wait == allot.NotWaited && src.worker.Service.Crowded:
+	case asked == allot.Rejected, asked == allot.NotAsked && src.worker.Service.Crowded:
 		return decide.Finding{Found: decide.Contended}
 	}
 	return decide.Finding{Found: decide.Pending}

@@ -183,7 +183,7 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 	case "decided": // the same, with those that were denied
 		return len(h.verdicts)
 	case "waits": // whether somebody does
-		return isTrue[h.client.Waiting()]
+		return isTrue[h.client.HasWaiters()]
 	case "silent": // whether the service is taken for that
 		return isTrue[h.engine.Leases.Service.Silent]
 	case "opened": // streams

@@ -172,7 +172,7 @@ func TestRequestsThatAreReadyWhenTheConfigurationEndsAreDecided(t *testing.T) {
 	require.Equal(t, map[uint32]bool{other: true}, w.verdicts)
 	w.end()
 	require.Equal(t, map[uint32]bool{other: true, first: true, second: false}, w.verdicts)
-	require.False(t, w.client.Waiting())
+	require.False(t, w.client.HasWaiters())
 }
 
 // Nobody is asked again for a look whose client has left, or has waited for too long.

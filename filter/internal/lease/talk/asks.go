@@ -91,7 +91,7 @@ func (a *ask) putBefore(earlier *ask) {
 // takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
 func (a *ask) takeWaiters(other *ask) {
 	for _, req := range other.waiters {
-		req.awaits = without(req.awaits, other)
+		req.asks = without(req.asks, other)
 		req.waitFor(a)
 	}
 	other.waiters = nil
@@ -185,13 +185,13 @@ func (as *askList) enqueue(a *ask) {
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more ends, also a
 // refill that others have left: lease/uncharged.go says what becomes of its Spent.
 func (as *askList) leave(req *Waiter) {
-	for _, a := range req.awaits {
+	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && a.state == queued {
 			as.end(a, unanswered)
 		}
 	}
-	req.awaits = req.awaits[:0]
+	req.asks = req.asks[:0]
 }
 
 // markSent has an ask fly, which pack takes off the queue.

@@ -47,7 +47,7 @@ func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
 	require.Len(t, as.queue, 2)
 	as.leave(second)
 	require.Len(t, as.queue, 1, "nobody waits for k any more")
-	require.Empty(t, second.awaits)
+	require.Empty(t, second.asks)
 }
 
 // A look at a key is never an ask for its units, whatever these cost. Where denied requests count, the cost is part of
@@ -139,7 +139,7 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
-	require.Equal(t, []*ask{as.queue[0]}, first.awaits)
+	require.Equal(t, []*ask{as.queue[0]}, first.asks)
 }
 
 // An ask without a result lets others ask for its units after the timeout, and has a result for lateNs.

@@ -3,7 +3,7 @@
 //
 // Its invariant: every request that waits is decided within the timeout and a tick, whatever the service,
 // the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease with its
-// accounts: the host calls it, and asks it by Next who goes on.
+// accounts: the host calls it, and asks it by Next who goes on. Each now is of the monotonic clock.
 //
 // One message with asks is under way at a time: Flush sends nothing until the first answer to it, and asks gather for
 // the next.
@@ -27,8 +27,8 @@
 // Four things have a life, which is drawn where they change. How they change while the first request waits:
 //
 //	by                      Waiter         ask      stream   service
-//	Wait                    asking         queued   closed   answered
-//	Flush                   asking         flying   greeted  asked
+//	Wait                    waits          queued   closed   answered
+//	Flush                   waits          flying   greeted  asked
 //	Receive                 ready          over     heard    answered
 //	Next, Decide, Done      done
 //	or Tick, after the      ready          over     closed   silent
@@ -70,9 +70,9 @@ type Client struct {
 	transport Transport
 	worker    *lease.Worker
 	stream    stream
-	waitlist  waitlist // requests that wait
-	asks      askList  // for which they wait, and others
-	lastID    uint32   // of the ask that was sent last
+	waiters   waiterList // requests that wait
+	asks      askList    // for which they wait, and others
+	lastID    uint32     // of the ask that was sent last
 
 	// Memory:
 	queue      []*ask             // for pack
@@ -88,23 +88,23 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		waitlist: waitlist{service: &w.Service, byContext: map[uint32]*Waiter{}}, asks: newAskList(),
+		waiters: waiterList{service: &w.Service, byContext: map[uint32]*Waiter{}}, asks: newAskList(),
 	}
 }
 
-// Waiting reports whether some request waits.
-func (c *Client) Waiting() bool { return len(c.waitlist.byContext) > 0 }
+// HasWaiters reports whether some request waits.
+func (c *Client) HasWaiters() bool { return len(c.waiters.byContext) > 0 }
 
 // Wait makes a request wait for the units of its pending verdict, which stays as it is until
 // Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
 // wait again.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
-	req := c.waitlist.byContext[context]
+	req := c.waiters.byContext[context]
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
-		c.waitlist.add(req)
+		c.waiters.add(req)
 		for _, s := range v.Subjects {
-			s.Carried.Wait = allot.Waits
+			s.Carried.Asked = allot.Asking
 			if s.IsPending() {
 				s.Rule.Metrics.QuotaWaited++
 			}
@@ -122,7 +122,7 @@ const MaxResumed = 64
 // Next returns a request that has its grant, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
 func (c *Client) Next() *Waiter {
-	wl := &c.waitlist
+	wl := &c.waiters
 	for wl.first < len(wl.ready) {
 		req := wl.ready[wl.first]
 		wl.first++
@@ -142,12 +142,12 @@ func (c *Client) Done(req *Waiter) {
 		req.needs[i].Reclaim()
 	}
 	c.asks.leave(req)
-	c.waitlist.remove(req)
+	c.waiters.remove(req)
 }
 
 // Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.
 func (c *Client) Forget(context uint32) *decide.Verdict {
-	req := c.waitlist.byContext[context]
+	req := c.waiters.byContext[context]
 	if req == nil {
 		return nil
 	}
@@ -162,13 +162,13 @@ const maxLooked = 4096
 // timeout would end the wait. It returns false if nobody is asked, because the service is silent, or too many requests
 // or keys wait.
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
-	looked := c.waitlist.lookedKeys
+	looked := c.waiters.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
 	if service := &c.worker.Service; service.Silent || service.Crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs}
-	c.waitlist.add(req)
+	c.waiters.add(req)
 	for from := 0; from < l.Size(); from += quota.MaxParts {
 		c.asks.join(req, l.Parts(from))
 	}
@@ -177,7 +177,7 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 
 // ExpireAll has all requests be decided without the service: the configuration ends.
 func (c *Client) ExpireAll() {
-	for _, req := range c.waitlist.order {
+	for _, req := range c.waiters.order {
 		if req.state != done {
 			c.expire(req)
 		}
@@ -186,28 +186,28 @@ func (c *Client) ExpireAll() {
 
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
-	wl := &c.waitlist
-	waiting := 0
+	wl := &c.waiters
+	left := 0
 	for _, req := range wl.order {
-		if req.isOverdue(now) || req.state == asking && c.worker.Service.Silent {
+		if req.isOverdue(now) || req.state == waits && c.worker.Service.Silent {
 			c.expire(req)
 		}
 		if req.state != done {
-			wl.order[waiting] = req
-			waiting++
+			wl.order[left] = req
+			left++
 		}
 	}
-	clear(wl.order[waiting:])
-	wl.order = wl.order[:waiting]
+	clear(wl.order[left:])
+	wl.order = wl.order[:left]
 }
 
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
 // should its grant not suffice.
 func (c *Client) expire(req *Waiter) {
-	req.stopWaiting(allot.TimedOut)
-	if req.state == asking {
+	req.stopAsking(allot.TimedOut)
+	if req.state == waits {
 		c.asks.leave(req)
-		c.waitlist.makeReady(req)
+		c.waiters.makeReady(req)
 	}
 }
 
@@ -234,9 +234,9 @@ const minReturnNs = 50_000_000
 // Period is how soon Tick must be called, in milliseconds.
 func (c *Client) Period() uint32 {
 	switch {
-	case c.waitlist.first < len(c.waitlist.ready):
+	case c.waiters.first < len(c.waiters.ready):
 		return 1 // for those that MaxResumed has left
-	case c.Waiting() || c.stream.owes():
+	case c.HasWaiters() || c.stream.owes():
 		return 10
 	}
 	if ns := c.worker.Returns.IdleNs(); ns > 0 {
@@ -248,22 +248,22 @@ func (c *Client) Period() uint32 {
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
 func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
 
-// waiting is how far a request is that waits. Its life:
+// waiterState is how far a request is that waits. Its life:
 //
 //	     Wait, WaitLook           makeReady           Next               Done
-//	new ---------------> asking ------------> ready ---------> resumed ---------> done
+//	new ---------------> waits -------------> ready ---------> resumed ---------> done
 //	                       ^                                      |
 //	                       +----- Wait, if it is Pending again ---+
 //
 // If the request ends meanwhile, Forget makes it done at once.
-type waiting uint8
+type waiterState uint8
 
 const (
-	// asking: it waits for asks, until they have results (handOut, reject, tellLooks), until an earlier ask has one that
+	// waits: for asks, until they have results (handOut, reject, tellLooks), until an earlier ask has one that
 	// decides it, too (decideMore), or until its time is over (expire).
-	asking  waiting = iota
-	ready           // Next will return it
-	resumed         // Next has returned it, and it is decided again
+	waits   waiterState = iota
+	ready               // Next will return it
+	resumed             // Next has returned it, and it is decided again
 	done
 )
 
@@ -273,37 +273,37 @@ type Waiter struct {
 	Verdict *decide.Verdict // nil of a look
 	Look    *lease.Look     // of a client that asks for its usage; it is not decided again, and has no needs
 
-	state      waiting
+	state      waiterState
 	deadlineNs int64
 	needs      []lease.Need
-	awaits     []*ask  // while it is asking: one for its needs, or one for each quota.MaxParts keys of its look
-	oneAsk     [1]*ask // what awaits lies in as long as it is one: that saves an allocation a request
+	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxParts keys of its look
+	oneAsk     [1]*ask // what asks is in as long as it is one: that saves an allocation a request
 }
 
 // Needs are what it needs, for lease.HandOut.
 func (req *Waiter) Needs() []lease.Need { return req.needs }
 
 // isOverdue reports whether it has waited for an ask for too long.
-func (req *Waiter) isOverdue(now int64) bool { return req.state == asking && now >= req.deadlineNs }
+func (req *Waiter) isOverdue(now int64) bool { return req.state == waits && now >= req.deadlineNs }
 
 // waitFor has the request wait for the ask.
 func (req *Waiter) waitFor(a *ask) {
-	req.state = asking
+	req.state = waits
 	a.waiters = append(a.waiters, req)
-	if req.awaits == nil {
-		req.awaits = req.oneAsk[:0]
+	if req.asks == nil {
+		req.asks = req.oneAsk[:0]
 	}
-	req.awaits = append(req.awaits, a)
+	req.asks = append(req.asks, a)
 }
 
-// stopWaiting says why the request must not wait any more, unless it has stopped before.
-func (req *Waiter) stopWaiting(why allot.Wait) {
+// stopAsking says why the request must not wait any more, unless it has stopped before.
+func (req *Waiter) stopAsking(why allot.Asked) {
 	if req.Verdict == nil {
 		return
 	}
 	for _, s := range req.Verdict.Subjects {
-		if s.Carried.Wait == allot.Waits {
-			s.Carried.Wait = why
+		if s.Carried.Asked == allot.Asking {
+			s.Carried.Asked = why
 		}
 	}
 }
@@ -311,8 +311,8 @@ func (req *Waiter) stopWaiting(why allot.Wait) {
 // maxWaiters is how many requests may wait.
 const maxWaiters = 1024
 
-// waitlist has the requests that wait. Each is in it until it is done.
-type waitlist struct {
+// waiterList has the requests that wait. Each is in it until it is done.
+type waiterList struct {
 	service    *lease.Service // add and remove say whether it is Crowded
 	byContext  map[uint32]*Waiter
 	order      []*Waiter // the same, as they came, and those that are done since the last expireOverdue
@@ -323,7 +323,7 @@ type waitlist struct {
 }
 
 // add adds a new request.
-func (wl *waitlist) add(req *Waiter) {
+func (wl *waiterList) add(req *Waiter) {
 	wl.byContext[req.Context] = req
 	wl.order = append(wl.order, req)
 	wl.lookedKeys += req.Look.Size()
@@ -331,7 +331,7 @@ func (wl *waitlist) add(req *Waiter) {
 }
 
 // remove removes a request, which is done.
-func (wl *waitlist) remove(req *Waiter) {
+func (wl *waiterList) remove(req *Waiter) {
 	req.state = done
 	delete(wl.byContext, req.Context)
 	wl.lookedKeys -= req.Look.Size()
@@ -339,7 +339,7 @@ func (wl *waitlist) remove(req *Waiter) {
 }
 
 // hasOverdue reports whether a request is overdue.
-func (wl *waitlist) hasOverdue(now int64) bool {
+func (wl *waiterList) hasOverdue(now int64) bool {
 	for _, req := range wl.order {
 		if req.isOverdue(now) {
 			return true
@@ -349,8 +349,8 @@ func (wl *waitlist) hasOverdue(now int64) bool {
 }
 
 // makeReady has Next return a request. It waits for no ask any more.
-func (wl *waitlist) makeReady(req *Waiter) {
+func (wl *waiterList) makeReady(req *Waiter) {
 	req.state = ready
-	req.awaits = req.awaits[:0]
+	req.asks = req.asks[:0]
 	wl.ready = append(wl.ready, req)
 }

@@ -51,7 +51,7 @@ func (c *Client) defineAgain(a *ask) {
 func (c *Client) reject(a *ask, result *quota.AskResult) {
 	c.decideMore(a, result, refused)
 	for _, req := range a.waiters {
-		req.stopWaiting(allot.Rejected)
+		req.stopAsking(allot.Rejected)
 	}
 	c.finish(a, refused)
 }
@@ -79,9 +79,9 @@ func (c *Client) tellLooks(a *ask, result *quota.AskResult, now int64) {
 // finish ends an ask whose requests have their result. Each goes on, unless it waits for other asks, too.
 func (c *Client) finish(a *ask, how ending) {
 	for _, req := range a.waiters {
-		req.awaits = without(req.awaits, a)
-		if len(req.awaits) == 0 {
-			c.waitlist.makeReady(req)
+		req.asks = without(req.asks, a)
+		if len(req.asks) == 0 {
+			c.waiters.makeReady(req)
 		}
 	}
 	a.waiters = nil
@@ -105,9 +105,9 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 //
 //	                     before   then
 //	ask a                flying   flying, and over after this
-//	requests 1 and 2     asking   the same: they wait for a
+//	requests 1 and 2     waits    the same: they wait for a
 //	next, for the same   queued   over, and is never sent
-//	requests 3 and 4     asking   the same, but they wait for a
+//	requests 3 and 4     waits    the same, but they wait for a
 //
 // Both asks end alike: they report the same accounts.
 func (c *Client) decideMore(a *ask, result *quota.AskResult, how ending) {

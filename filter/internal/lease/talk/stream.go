@@ -141,7 +141,7 @@ func (c *Client) noteAnswer() {
 func (c *Client) noteSilence(now int64) {
 	s := &c.stream
 	answerIsLate := s.owes() && now-s.owesNs >= c.worker.Service.TimeoutNs
-	streamIsLate := !s.isOpen() && c.waitlist.hasOverdue(now)
+	streamIsLate := !s.isOpen() && c.waiters.hasOverdue(now)
 	if !answerIsLate && !streamIsLate {
 		return
 	}
