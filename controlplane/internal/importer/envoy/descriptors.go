@@ -46,7 +46,7 @@ func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
 	r.readHits(&d, o.GetHitsAddend(), o.at.In("hits_addend"))
 	list := []descriptor.Descriptor{d}
 	for i, a := range o.GetActions() {
-		list = product(list, r.readAction(a, o.at.Item("actions", i)))
+		list = product(list, r.readWays(a, o.at.Item("actions", i)))
 		if len(list) > maxVariants {
 			list = list[:maxVariants]
 			r.Note(o.at.In("actions"), fmt.Sprintf("there are more than %d combinations of headers that may be absent: the "+
@@ -75,24 +75,36 @@ func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAdd
 	}
 }
 
-// product adds every way an action may go to every descriptor.
-func product(list, ways []descriptor.Descriptor) []descriptor.Descriptor {
-	var all []descriptor.Descriptor
-	for _, way := range ways {
+// way is what an action adds to the descriptors of some requests.
+type way struct {
+	entries  []descriptor.Entry // one, or none
+	requests request.Selection  // what the import says of them holds for the whole descriptor
+}
+
+// product adds each way of an action to each descriptor.
+func product(list []descriptor.Descriptor, ways []way) (all []descriptor.Descriptor) {
+	for _, w := range ways {
 		for _, d := range list {
-			d.Entries = slices.Concat(d.Entries, way.Entries)
-			d.Requests.NarrowTo(way.Requests)
+			d.Entries = slices.Concat(d.Entries, w.entries)
+			d.Requests.NarrowTo(w.requests)
 			all = append(all, d)
 		}
 	}
 	return all
 }
 
-// readAction reads the ways in which an action may add to a descriptor.
-func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []descriptor.Descriptor {
+// readWays reads the ways of an action. Most have one; an action that sends a header may have another, for requests
+// that lack the header.
+func (r *reader) readWays(o *routev3.RateLimit_Action, at source.Place) []way {
+	if headers := o.GetRequestHeaders(); headers != nil {
+		return r.readRequestHeaders(headers, at)
+	}
+	return []way{r.readAction(o, at)}
+}
+
+// readAction reads the way of an action that has one.
+func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) way {
 	switch a := o.GetActionSpecifier().(type) {
-	case *routev3.RateLimit_Action_RequestHeaders_:
-		return r.readRequestHeaders(a.RequestHeaders, at)
 	case *routev3.RateLimit_Action_QueryParameters_:
 		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
@@ -100,7 +112,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
 		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
-		return []descriptor.Descriptor{fixed("generic_key", a.GenericKey)}
+		return fixed("generic_key", a.GenericKey)
 	case *routev3.RateLimit_Action_HeaderValueMatch_:
 		return r.readHeaderValueMatch(a.HeaderValueMatch, at)
 	case *routev3.RateLimit_Action_Metadata:
@@ -115,54 +127,54 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 	case *routev3.RateLimit_Action_DestinationCluster_:
 		return usually("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
-		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.Requests.TurnOff(request.NoMatch("they have a condition on a query parameter"))
-		return []descriptor.Descriptor{d}
+		w := fixed("query_match", a.QueryParameterValueMatch)
+		w.requests.TurnOff(request.NoMatch("they have a condition on a query parameter"))
+		return w
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
-		return untranslated(request.WhyOff("The extension " + name + " makes this descriptor, and the import cannot " +
-			"translate it."))
+		return untranslated(request.WhyOff("The extension " + name + " makes this descriptor, and the import " +
+			"cannot translate it."))
 	}
 	return untranslated("The import does not know one of its actions.")
 }
 
 // always is what an action adds if it always adds the same.
-func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
-	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+func always(e descriptor.Entry, comments ...string) way {
+	w := way{entries: []descriptor.Entry{e}}
 	for _, text := range comments {
-		d.Requests.Comment(text)
+		w.requests.Comment(text)
 	}
-	return []descriptor.Descriptor{d}
+	return w
 }
 
 // usually is what an action adds under a key that always stands for the same part of a request.
-func usually(key string) []descriptor.Descriptor {
+func usually(key string) way {
 	return always(descriptor.Entry{Key: key, Value: usual[key]})
 }
 
 // untranslated is what an action adds that the import does not know.
-func untranslated(why request.WhyOff) []descriptor.Descriptor {
-	d := descriptor.Descriptor{Entries: []descriptor.Entry{{IsUnknown: true}}}
-	d.Requests.TurnOff(why)
-	return []descriptor.Descriptor{d}
+func untranslated(why request.WhyOff) way {
+	w := always(descriptor.Entry{IsUnknown: true})
+	w.requests.TurnOff(why)
+	return w
 }
 
 // fixed is what an action adds that sends the same value for each request,
 // under a key of its own if it has none.
-func fixed(key string, a valueAction) descriptor.Descriptor {
+func fixed(key string, a valueAction) way {
 	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Text: a.GetDescriptorValue()}
 	if e.Text == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Value: request.ClientIP.Value()}}}
+		return always(descriptor.Entry{Key: e.Key, Value: request.ClientIP.Value()})
 	}
 	e.IsUnknown = strings.Contains(e.Text, "%")
-	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+	w := always(e)
 	if e.IsUnknown {
-		d.Requests.TurnOff(request.WhyOff("Envoy's formatter makes the value " + e.Text + " of the request, and the " +
+		w.requests.TurnOff(request.WhyOff("Envoy's formatter makes the value " + e.Text + " of the request, and the " +
 			"import cannot translate that."))
 	}
-	return d
+	return w
 }
 
 // valueAction is an action that sends a fixed value.
@@ -171,9 +183,7 @@ type valueAction interface {
 	GetDescriptorValue() string
 }
 
-func (r *reader) readRequestHeaders(
-	a *routev3.RateLimit_Action_RequestHeaders, at source.Place,
-) []descriptor.Descriptor {
+func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, at source.Place) []way {
 	value, ok := r.readHeaderName(a.GetHeaderName(), at)
 	if !ok {
 		return nil
@@ -185,30 +195,28 @@ func (r *reader) readRequestHeaders(
 		r.NoteImport(hostNote)
 	default:
 	}
-	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value})
+	ways := []way{always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value})}
 	if a.GetSkipIfAbsent() && value.Part.Kind == request.KindHeader {
-		ways = append(ways, descriptor.Descriptor{Requests: value.Fitting(request.Absent)})
+		ways = append(ways, way{requests: value.Fitting(request.Absent)})
 	}
 	return ways
 }
 
-func (r *reader) readQueryParameters(
-	a *routev3.RateLimit_Action_QueryParameters, at source.Place,
-) []descriptor.Descriptor {
+func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters, at source.Place) way {
 	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}
 	if p.Name == "" {
 		r.Fail(at, "query_parameters needs a query_parameter_name")
-		return nil
+		return way{}
 	}
 	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Value: p.Value()}
 	if a.GetSkipIfAbsent() {
-		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. Here the "+
-			"rule needs the parameter.")
+		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. "+
+			"Here the rule needs the parameter.")
 	}
 	return always(e)
 }
 
-func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at source.Place) []descriptor.Descriptor {
+func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at source.Place) way {
 	p := request.ClientIP
 	if n := a.GetV4PrefixMaskLen(); n != nil {
 		p.V4 = int(n.GetValue())
@@ -222,29 +230,27 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	return always(descriptor.Entry{Key: "masked_remote_address", Value: request.Masked(p)})
 }
 
-func (r *reader) readHeaderValueMatch(
-	a *routev3.RateLimit_Action_HeaderValueMatch, at source.Place,
-) []descriptor.Descriptor {
-	d := fixed("header_match", a)
+func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch, at source.Place) way {
+	w := fixed("header_match", a)
 	var s request.Selection
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
 	}
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
-		d.Requests.NarrowTo(s)
+		w.requests.NarrowTo(s)
 	case s.IsOff(), len(s.Exempt()) > 0, len(s.Match()) == 0: // its match does not say all of it
-		d.Requests.AddAll(s.Remarks)
-		d.Requests.TurnOff(request.NoMatch("they must not match headers, and no exemption can say that"))
+		w.requests.AddAll(s.Remarks)
+		w.requests.TurnOff(request.NoMatch("they must not match headers, and no exemption can say that"))
 	default:
-		d.Requests.AddAll(s.Remarks)
-		d.Requests.ExemptMatches(s.Match())
+		w.requests.AddAll(s.Remarks)
+		w.requests.ExemptMatches(s.Match())
 	}
-	return []descriptor.Descriptor{d}
+	return w
 }
 
 // readMetadata reads an action that sends a value of metadata.
-func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Place) []descriptor.Descriptor {
+func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Place) way {
 	path := []string{"metadata", "filter_metadata"}
 	if a.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY {
 		path = []string{"xds", "route_metadata", "filter_metadata"}
@@ -271,23 +277,21 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Pl
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients
 // of some networks, or for all others.
-func (r *reader) readRemoteAddressMatch(
-	a *routev3.RateLimit_Action_RemoteAddressMatch, at source.Place,
-) []descriptor.Descriptor {
-	d := fixed("remote_address_match", a)
+func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch, at source.Place) way {
+	w := fixed("remote_address_match", a)
 	var networks []string
 	for _, o := range a.GetAddressMatcher().GetRanges() {
 		networks = append(networks, r.readCIDRRange(o, at)...)
 	}
 	switch ranges := request.ExactAll(networks); {
 	case ranges == nil:
-		d.Requests.TurnOff(request.NoMatch("its address_matcher has no ranges"))
+		w.requests.TurnOff(request.NoMatch("its address_matcher has no ranges"))
 	case a.GetAddressMatcher().GetInvertMatch():
-		d.Requests.ExemptFitting(request.ClientIP.Value(), ranges...)
+		w.requests.ExemptFitting(request.ClientIP.Value(), ranges...)
 	default:
-		d.Requests.Require(request.ClientIP.Value(), ranges...)
+		w.requests.Require(request.ClientIP.Value(), ranges...)
 	}
-	return []descriptor.Descriptor{d}
+	return w
 }
 
 // readCIDRRange reads a network. Bits behind the prefix do not count.

@@ -14,7 +14,7 @@
 //	      virtualHosts                                its routes (routes.go), and whose requests they take (matcher.go)
 //	      sendings: sendingsOf                        by which rate_limits it sends, for which requests (ratelimits.go):
 //	        routeSends: configFor                     those of a route, by the configuration for it
-//	      descriptorsOf: readRateLimit, readAction    what it sends by them (descriptors.go)
+//	      descriptorsOf: readRateLimit, readWays      what it sends by them (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)

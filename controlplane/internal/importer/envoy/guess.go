@@ -68,12 +68,12 @@ func (r *reader) guessEach(
 ) (list []descriptor.Descriptor) {
 	depth := len(before.Entries)
 	byValue := func(p descriptor.Pair) (string, bool) { return p.Text(), true }
-	ways := descriptor.Grouped(levels, depth, byValue)
+	groups := descriptor.Grouped(levels, depth, byValue)
 	var values []request.Pattern
-	for _, way := range ways {
-		values = append(values, way[0].Pairs[depth].Pattern)
+	for _, group := range groups {
+		values = append(values, group[0].Pairs[depth].Pattern)
 	}
-	for i, way := range ways {
+	for i, group := range groups {
 		if isTaken(values, i) {
 			continue
 		}
@@ -83,7 +83,7 @@ func (r *reader) guessEach(
 			which = key + ", with a counter for each value"
 		}
 		d.Requests.TurnOff(request.WhyOff("It is for requests for which Envoy sends " + which + ". " + why))
-		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Text: value}, way)...)
+		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Text: value}, group)...)
 	}
 	return list
 }
