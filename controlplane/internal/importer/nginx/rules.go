@@ -163,12 +163,14 @@ func (n *reader) readLimitReq(limit *draft.Limit, d *nginxconf.Directive) {
 	for _, arg := range d.Args {
 		name, value, _ := strings.Cut(arg, "=")
 		number, err := strconv.ParseUint(value, 10, 32)
-		isNumber := err == nil && number < 1<<32-1
+		isNumber := err == nil && number > 0 && number < 1<<32-1
 		switch {
 		case name == "zone":
-		case name == "burst" && isNumber && number > 0:
+		case (name == "burst" || name == "delay") && !isNumber:
+			n.Fail(limit.At, name+" must be a number from 1, not "+strconv.Quote(value))
+		case name == "burst":
 			burst = number
-		case name == "delay" && isNumber:
+		case name == "delay":
 			delaysNone = false
 			delayed = "all but " + value + " of those that are beyond the rate"
 		case arg == "nodelay":
