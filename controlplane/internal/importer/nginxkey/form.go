@@ -11,7 +11,7 @@
 //
 //	requests                           parts      text
 //	x-plan is gold                     none       empty
-//	x-plan is staff, and not gold      none       all
+//	x-plan is staff                    none       all
 //	x-plan is neither gold nor staff   client_ip  empty
 //
 // They are found by calls that lead back to formsOf, as the values of a map may have variables too:

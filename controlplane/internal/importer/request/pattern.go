@@ -177,12 +177,25 @@ func (p Pattern) Within(q Pattern) bool {
 // and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong
 // limit.
 func (p Pattern) Apart(q Pattern) bool {
+	if text, other := p.textInAnyCase(), q.textInAnyCase(); text != "" && other != "" {
+		return !strings.EqualFold(text, other)
+	}
 	begin, isAll := p.literalPrefix()
 	other, isAllOther := q.literalPrefix()
 	if p.kind == Exactly || q.kind == Exactly || isAll && isAllOther { // one is within the other, or they are apart
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
+}
+
+// textInAnyCase is the text of a pattern that Text makes with ignoreCase; empty if it is another pattern.
+func (p Pattern) textInAnyCase() string {
+	quoted, _ := strings.CutPrefix(p.text, "(?i)")
+	text := strings.ReplaceAll(quoted, `\`, "")
+	if p.kind != ByExpression || p != Text(text, true) {
+		return ""
+	}
+	return text
 }
 
 // literalPrefix is the text that all texts begin with which fit: /a of /a* and of /a*.js. It isAll that the pattern

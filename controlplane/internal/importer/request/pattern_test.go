@@ -34,12 +34,15 @@ func TestWithinAndApartAreSure(t *testing.T) {
 			patterns = append(patterns, OrBelow(text, false))
 		}
 	}
+	for _, text := range textsOf("aA/", 2) {
+		patterns = append(patterns, Text(text, true))
+	}
 	for _, text := range textsOf("a/*", 3) {
 		if strings.Contains(text, "*") {
 			patterns = append(patterns, Wildcard(text))
 		}
 	}
-	texts := textsOf("ab/", 4)
+	texts := textsOf("aAb/", 4)
 	fits := map[Pattern][]bool{}
 	for _, p := range patterns {
 		for _, text := range texts {
@@ -65,6 +68,14 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	}
 	require.Greater(t, within, len(patterns))
 	require.Greater(t, apart, len(patterns))
+}
+
+// Two texts in any case are apart as texts are, though each is an expression.
+func TestTextsInAnyCaseAreApart(t *testing.T) {
+	require.True(t, Text("gold", true).Apart(Text("staff", true)))
+	require.True(t, Text("a.b", true).Apart(Text("axb", true)))
+	require.False(t, Text("gold", true).Apart(Text("GOLD", true)))
+	require.False(t, Text("gold", true).Apart(Expression("(?i)gol.")))
 }
 
 // A pattern of :path with its query is one of the path alone, or of none.
