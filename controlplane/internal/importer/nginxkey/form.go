@@ -115,13 +115,17 @@ func only(requests request.Selection, forms []Form) []Form {
 	return joinForms([]Form{{Requests: requests}}, forms)
 }
 
-// joinForms are the forms of two texts behind each other.
+// joinForms are the forms of two texts behind each other. It leaves out those that no request has: a header that is
+// gold in a map before is not staff in one behind, nor any other plan there.
 func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
 			f := Form{Requests: a.Requests, Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
 			f.variable = cmp.Or(b.variable, a.variable)
 			f.Requests.NarrowTo(b.Requests)
+			if a.Requests.Match().IsApart(b.Requests.Match()) || f.Requests.HasExempt(f.Requests.Match()) {
+				continue
+			}
 			for _, p := range b.Parts {
 				if !slices.ContainsFunc(f.Parts, p.Is) {
 					f.Parts = append(f.Parts, p)

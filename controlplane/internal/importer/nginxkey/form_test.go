@@ -47,6 +47,17 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	}, forms)
 }
 
+// A request has one value of each map, so it has no part of a key that takes two plans together.
+func TestTwoMapsOfOneHeader(t *testing.T) {
+	const maps = "map $http_x_plan $a { gold x; default y; } map $http_x_plan $b { staff v; gold w; default z; }"
+	var texts []string
+	for _, f := range counted(t, maps, "$a$b") {
+		texts = append(texts, f.Text)
+		require.False(t, f.Requests.IsOff(), f.Text)
+	}
+	require.Equal(t, []string{"xw", "yv", "yz"}, texts)
+}
+
 // A request may lack a header, which is the empty text to nginx. It always has a path.
 func TestAnExpressionThatFitsTheEmptyText(t *testing.T) {
 	for source, forms := range map[string]int{"$http_x_plan": 2, "$uri": 1} {
