@@ -66,9 +66,9 @@ func domainsOf(vhost *policy.Node) (list []string) {
 	return list
 }
 
-// hostSelection is for the requests to a virtual host's domains.
+// hostSelection is for the requests to a virtual host's domains; to all hosts if a part of a configuration has none.
 func (r *reader) hostSelection(domains []string) (s request.Selection) {
-	if slices.Contains(domains, "*") {
+	if len(domains) == 0 || slices.Contains(domains, "*") {
 		return s
 	}
 	names := make([]string, len(domains))

@@ -324,7 +324,9 @@ func (list *ruleList) readMethods(t *draft.Terms, matchers []matcher, at source.
 			list.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}
-	t.Requests.Require(request.Method.Value(), request.ExactAll(methods)...)
+	if methods != nil {
+		t.Requests.Require(request.Method.Value(), request.ExactAll(methods)...)
+	}
 }
 
 // readCondition adds one condition: on a value of the request, or that each of these values counts for itself. A

@@ -214,7 +214,7 @@ func (g *hostGroup) takenByAnother(p hostPath) (taken request.Selection, takesSo
 	case hasHost && hasPath(p.path.winsOver):
 		taken = requestsTo([]string{p.host}, p.path)
 		if len(g.hosts) == 1 { // the rule's match has the host
-			taken = requestsTo(nil, p.path)
+			taken = requestsTo([]string{allOthers}, p.path)
 		}
 		if hasPath(func(own writtenPath) bool { return own.winsOver(p.path) }) {
 			taken.TurnOff(request.NoMatch(by + " some of those to " + p.path.Text()))
@@ -238,7 +238,7 @@ func (g *hostGroup) turnOffAround(p hostPath, taken *request.Selection, by strin
 	}
 }
 
-// requestsTo are the requests to any of some hosts with any of some paths. No hosts, allOthers and anyPath are no
+// requestsTo are the requests to any of some hosts with any of some paths. The host allOthers and anyPath are no
 // condition.
 func requestsTo(hosts []string, paths ...writtenPath) (s request.Selection) {
 	if !slices.Contains(hosts, allOthers) { // each is a name, else the import fails: see pathsOf

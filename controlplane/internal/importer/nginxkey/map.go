@@ -186,7 +186,7 @@ func (e *mapEntry) selects(of request.Value) (list []request.Selection) {
 	var all []request.Pattern
 	for _, p := range e.patterns {
 		over, ok := p.over(of)
-		if !ok || of.Fitting(over...).IsOff() {
+		if !ok || over != nil && of.Fitting(over...).IsOff() {
 			var unknown request.Selection
 			unknown.TurnOff(request.NoMatch("a map looks up the " + of.Part.String() + " " + p.written()))
 			return []request.Selection{unknown}

@@ -45,6 +45,8 @@ func TestRequestsThatFitOneOfSeveralPatterns(t *testing.T) {
 	for _, s := range []Selection{
 		Method.Value().Fitting(Exact("GET"), Exact("put")),
 		header.Fitting(Exact("a"), Absent),
+		header.Fitting(), // nothing fits one of none
+		ToHosts(nil, nil),
 		ToHosts([]string{"a.example", "a.*"}, func(int) string { return "one ends in a *" }),
 	} {
 		require.Empty(t, s.Match())

@@ -76,10 +76,13 @@ func (v Value) IsNever(p Pattern) bool {
 	return false
 }
 
-// Fitting are the requests whose value fits one of the patterns; all requests if there is none. If no match can say
-// that of one of them, WhyOff says why, and there is no match: that of the others would have a part of the requests. If
-// a policy compares another text, a comment says which.
+// Fitting are the requests whose value fits one of the patterns. If no match can say that of one of them, WhyOff says
+// why, and there is no match: that of the others would have a part of the requests. Nothing fits one of no patterns,
+// and no match can say that either. If a policy compares another text, a comment says which.
 func (v Value) Fitting(patterns ...Pattern) (s Selection) {
+	if len(patterns) == 0 {
+		s.TurnOff(NoMatch("nothing fits their condition on " + v.Part.String()))
+	}
 	var list []Pattern
 	for _, p := range patterns {
 		if p.kind == AnyValue {
@@ -98,7 +101,7 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 	if v.Part.Kind == KindHeader && len(list) > 1 {
 		list = []Pattern{oneOf(list)}
 	}
-	if len(list) > 0 && !s.IsOff() {
+	if !s.IsOff() {
 		s.match = Match{v.Part.id(): list}
 	}
 	return s
