@@ -12,36 +12,33 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
-// domainRoutes reads the routes by which Envoy asks envoyproxy/ratelimit for a domain, and the filter that asks.
-type domainRoutes struct {
-	*reader
-	domain string
-}
-
-// read lists the descriptors that Envoy sends, and says how its filter enforces the answers.
-func (d *domainRoutes) read(file source.File) ([]descriptor.Descriptor, *draft.Enforcement, error) {
-	s, err := d.siteOfRoutes(file)
+// readRoutes reads the routes by which Envoy asks envoyproxy/ratelimit for a domain, and the filter that asks. It lists
+// the descriptors that Envoy sends, and says how the filter enforces the answers.
+func (r *reader) readRoutes(
+	file source.File, domain string,
+) ([]descriptor.Descriptor, *draft.Enforcement, error) {
+	s, err := r.siteOfRoutes(file, domain)
 	if err != nil {
 		return nil, nil, err
 	}
 	filters := filtersOf(s, serviceFilter)
-	f := d.filterOfDomain(filters)
-	enforced := d.enforcementOf(f)
-	hosts := d.virtualHosts(s)
-	d.noteUnusedConfigs(filters, hosts)
-	sent, err := d.descriptorsOf(d.sendings(f, hosts))
+	f := r.filterOfDomain(filters, domain)
+	enforced := r.enforcementOf(f)
+	hosts := r.virtualHosts(s)
+	r.noteUnusedConfigs(filters, hosts)
+	sent, err := r.descriptorsOf(r.sendings(f, hosts))
 	return sent, enforced, err
 }
 
 // siteOfRoutes is the listener in the file that --routes names which has a filter that asks for the domain. Else it is
 // one without such a filter, but with rate_limits in its routes.
-func (d *domainRoutes) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
-	in, err := envoyfile.OpenWhole(d.Findings, f)
+func (r *reader) siteOfRoutes(f source.File, domain string) (*envoyfile.Site, error) {
+	in, err := envoyfile.OpenWhole(r.Findings, f)
 	if err != nil {
 		return nil, err
 	}
 	all := envoyfile.FindSites(in, nil)
-	list := envoyfile.Wanted(all, func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, d.isOfDomain) })
+	list := envoyfile.Wanted(all, func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, asksFor(domain)) })
 	if len(list) == 0 {
 		list = envoyfile.Wanted(all, func(s *envoyfile.Site) bool {
 			return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasRateLimits()
@@ -49,68 +46,71 @@ func (d *domainRoutes) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 	}
 	if len(list) == 0 {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + d.domain)}
+			"envoy.filters.http.ratelimit with the domain " + domain)}
 	}
-	s, err := envoyfile.Choose(list, d.options.Listener)
+	s, err := envoyfile.Choose(list, r.options.Listener)
 	if err != nil {
 		return nil, err
 	}
-	s.NoteMissingRoutes(d.Findings)
+	s.NoteMissingRoutes(r.Findings)
 	return s, nil
 }
 
 func isOfServiceType(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }
 
-// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
-func (d *domainRoutes) isOfDomain(c envoyfile.Config) bool {
-	return isOfServiceType(c) && source.TextOf(c.Node, "domain") == d.domain
+// asksFor reports whether a configuration is that of a filter which asks for the domain.
+func asksFor(domain string) func(c envoyfile.Config) bool {
+	return func(c envoyfile.Config) bool { return isOfServiceType(c) && source.TextOf(c.Node, "domain") == domain }
 }
 
 // domainFilter is the filter that asks for a domain.
 type domainFilter struct {
-	*listenerFilter
+	filter     *listenerFilter
+	domain     string
 	message    *ratelimitv3.RateLimit // its configuration; nil if the site has no such filter
 	rateLimits []rateLimit            // of its configuration
 }
 
 // filterOfDomain is the one of a site's filters that asks for the domain. If the site has routes alone, it is an empty
 // one.
-func (d *domainRoutes) filterOfDomain(filters []*listenerFilter) domainFilter {
+func (r *reader) filterOfDomain(filters []*listenerFilter, domain string) domainFilter {
+	asks := asksFor(domain)
 	for _, f := range filters {
-		if d.isOfDomain(f.config) {
-			message := decode[*ratelimitv3.RateLimit](d.reader, f.config.Node, f.config.At)
-			return domainFilter{f, message, d.readRateLimits(f.config.Node, f.config.At)}
+		if c := f.config; asks(c) {
+			message := decode[*ratelimitv3.RateLimit](r, c.Node, c.At)
+			return domainFilter{f, domain, message, r.readRateLimits(c.Node, c.At)}
 		}
 	}
-	return domainFilter{listenerFilter: filters[0]}
+	return domainFilter{filter: filters[0], domain: domain}
 }
 
 // enforcementOf is how the filter enforces what the service answers. A site without it enforces everything.
-func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
+func (r *reader) enforcementOf(f domainFilter) *draft.Enforcement {
 	if f.message == nil {
 		return &draft.Enforcement{}
 	}
-	d.noteDisabled(f.listenerFilter)
+	at := f.filter.config.At
+	r.noteDisabled(f.filter)
 	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
-		d.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
+		r.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
 			"such as x-envoy-internal separates them")
 	}
-	e := d.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
-	d.readAnswerHeaders(int32(f.message.GetEnableXRatelimitHeaders()))
+	e := r.readEnforcement(f.filter, f.message, at, 100, f.message.GetRateLimitedStatus())
+	r.readAnswerHeaders(int32(f.message.GetEnableXRatelimitHeaders()))
 	return e
 }
 
 // sendings are what the filter sends for requests of the hosts.
-func (d *domainRoutes) sendings(f domainFilter, hosts []*virtualHost) []sending {
+func (r *reader) sendings(f domainFilter, hosts []*virtualHost) []sending {
 	if len(hosts) == 0 { // they are not in the files
 		return []sending{{rateLimits: f.rateLimits}}
 	}
-	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) { return d.routeSends(f, route) }
+	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) { return r.routeSends(f, route) }
 	hostSends := func(h *virtualHost) []rateLimit {
 		if len(f.rateLimits) > 0 {
 			return f.rateLimits
 		}
-		return d.withStage(f.message.GetStage(), h.rateLimits)
+		return r.withStage(f.message.GetStage(), h.rateLimits)
 	}
 	return sendingsOf(hosts, routeSends, hostSends)
 }
@@ -125,26 +125,26 @@ func (d *domainRoutes) sendings(f domainFilter, hosts []*virtualHost) []sending 
 //	whose configuration for the filter has rate_limits      these             no
 //	others, if the filter's own configuration has           none              yes
 //	others                                                  the route's own   if addsHost
-func (d *domainRoutes) routeSends(f domainFilter, route *hostRoute) (own []rateLimit, shares bool) {
-	c, whose := f.configFor(route)
+func (r *reader) routeSends(f domainFilter, route *hostRoute) (own []rateLimit, shares bool) {
+	c, whose := f.filter.configFor(route)
 	if whose == ofNobody {
 		return nil, false
 	}
 	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
 	if whose == ofRoute {
-		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
+		config = decode[*ratelimitv3.RateLimitPerRoute](r, c.Node, c.At)
 	}
 	switch {
-	case config.GetDomain() != "" && config.GetDomain() != d.domain:
-		d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
+	case config.GetDomain() != "" && config.GetDomain() != f.domain:
+		r.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
 		return nil, false
 	case route.answers:
 		return nil, false
 	case len(config.GetRateLimits()) > 0:
-		return d.readRateLimits(c.Node, c.At), false
+		return r.readRateLimits(c.Node, c.At), false
 	case len(f.rateLimits) > 0:
 		return nil, true
 	}
 	vhost := vhostRateLimits(config.GetVhRateLimits())
-	return d.withStage(f.message.GetStage(), route.rateLimits), vhost.addsHost(route)
+	return r.withStage(f.message.GetStage(), route.rateLimits), vhost.addsHost(route)
 }

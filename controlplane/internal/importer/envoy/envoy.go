@@ -8,7 +8,7 @@
 //	ReadService: readConfigs, readDomain, levelsOf    the levels of the files (service.go)
 //	  whatEnvoySends                                  its descriptors, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go)
-//	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
+//	    readRoutes: siteOfRoutes                      the listener, of package envoyfile (domain.go)
 //	      filtersOf, filterOfDomain                   its filter (filter.go)
 //	      enforcementOf: readEnforcement              how that enforces the answers (enforcement.go)
 //	      virtualHosts                                its routes (routes.go), and whose requests they take (matcher.go)

@@ -33,20 +33,13 @@ func (r *reader) readLocal(file *source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp := &localImport{r, r.virtualHosts(s)}
-	if err := imp.addRules(s); err != nil {
+	if err := r.addRules(filtersOf(s, localFilter), r.virtualHosts(s)); err != nil {
 		return err
 	}
 	if r.draft.IsEmpty() && r.Err() == nil {
 		return envoyfile.WhyNothing(r.Findings, in)
 	}
 	return nil
-}
-
-// localImport is an import of the configurations of one listener.
-type localImport struct {
-	*reader
-	hosts []*virtualHost // of the listener
 }
 
 // chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
@@ -111,17 +104,16 @@ func hasBuckets(n *policy.Node) bool {
 	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
 }
 
-// addRules makes the rules of the filters of a listener.
-func (imp *localImport) addRules(s *envoyfile.Site) error {
-	filters := filtersOf(s, localFilter)
+// addRules makes the rules of the filters of a listener, which has these hosts.
+func (r *reader) addRules(filters []*listenerFilter, hosts []*virtualHost) error {
 	for _, f := range filters {
 		if hasBuckets(f.config.Node) {
-			imp.noteDisabled(f)
+			r.noteDisabled(f)
 		}
 	}
-	imp.noteUnusedConfigs(filters, imp.hosts)
-	for _, c := range imp.configsOf(filters) {
-		if err := imp.addConfig(c); err != nil {
+	r.noteUnusedConfigs(filters, hosts)
+	for _, c := range r.configsOf(filters, hosts) {
+		if err := r.addConfig(c, hosts); err != nil {
 			return err
 		}
 	}
@@ -225,7 +217,7 @@ func hasBoth(m, a, b request.Match) bool {
 //
 // So F holds for all requests but those of /a and /b, also for those of no route. G holds for all requests, and R for
 // those of /a.
-func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfig) {
+func (r *reader) configsOf(filters []*listenerFilter, hosts []*virtualHost) (list []*localConfig) {
 	add := func(f *listenerFilter, c envoyfile.Config, where ...extent) {
 		if !hasBuckets(c.Node) {
 			return // it is there for its routes
@@ -234,15 +226,15 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 		i := slices.IndexFunc(list, isIt)
 		if i < 0 {
 			i = len(list)
-			message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
+			message := decode[*localv3.LocalRateLimit](r, c.Node, c.At)
 			list = append(list, &localConfig{LocalRateLimit: message, config: c, filter: f})
 		}
 		list[i].extents = append(list[i].extents, where...)
 	}
 	for _, f := range filters {
-		add(f, f.config, f.ownExtents(imp.hosts)...)
+		add(f, f.config, f.ownExtents(hosts)...)
 	}
-	for _, route := range routesOf(imp.hosts) {
+	for _, route := range routesOf(hosts) {
 		for _, f := range filters {
 			if c, whose := f.configFor(route); whose == ofRoute {
 				add(f, c, extentOf(route))
@@ -254,42 +246,42 @@ func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfi
 
 // addConfig makes the rules of one configuration. When it has those of all extents, it knows which of the limits no
 // request comes to.
-func (imp *localImport) addConfig(c *localConfig) error {
-	enforced := imp.readEnforcement(c.filter, c, c.config.At, 0, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
-		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
+func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
+	enforced := r.readEnforcement(c.filter, c, c.config.At, 0, c.GetStatus())
+	if c.GetLocalClusterRateLimit() != nil && !r.draft.Cluster {
+		r.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
-	imp.readAnswerHeaders(int32(c.GetEnableXRatelimitHeaders()))
+	r.readAnswerHeaders(int32(c.GetEnableXRatelimitHeaders()))
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		enforced.PerConnection = true
 	}
-	levels := descriptor.LocalLevels(imp.readLevels(c), *enforced)
-	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
+	levels := descriptor.LocalLevels(r.readLevels(c), *enforced)
+	bucket := r.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
 	hasBucketRule := false
 	var all []*descriptor.Limited
 	for _, where := range c.extents {
-		sent, err := imp.descriptorsIn(c, where, levels.List)
+		sent, err := r.descriptorsIn(c, where, levels.List, hosts)
 		if err != nil {
 			return err
 		}
-		limited := levels.Rules(imp.Findings, sent)
+		limited := levels.Rules(r.Findings, sent)
 		all = append(all, limited)
 		if bucket != nil {
 			t := draft.Terms{
 				Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests, Enforcement: *enforced,
 			}
 			if c.takesAll() || t.ExemptLimited(limited.Rules, limited.AreAll()) {
-				imp.draft.Add(draft.NewRule(t))
+				r.draft.Add(draft.NewRule(t))
 				hasBucketRule = true
 			}
 		}
-		imp.draft.Add(limited.Rules...)
+		r.draft.Add(limited.Rules...)
 	}
 	if bucket != nil && !hasBucketRule {
-		imp.NoteNoRequest(bucket.At, c.bucketName())
+		r.NoteNoRequest(bucket.At, c.bucketName())
 	}
-	levels.NoteUnreached(imp.Findings, all...)
+	levels.NoteUnreached(r.Findings, all...)
 	return nil
 }
 
@@ -304,10 +296,10 @@ func (c *localConfig) takesAll() bool {
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
 // entry without one, to bound memory; newcomers are not denied for it.
-func (imp *localImport) readLevels(c *localConfig) (list []*descriptor.Level) {
+func (r *reader) readLevels(c *localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
 		at := c.config.At.Item("descriptors", i)
-		l := &descriptor.Level{At: at, Order: i, Limit: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
+		l := &descriptor.Level{At: at, Order: i, Limit: r.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if l.Limit != nil {
 			l.Limit.Shadow = d.GetShadowMode()
 		}
@@ -315,7 +307,7 @@ func (imp *localImport) readLevels(c *localConfig) (list []*descriptor.Level) {
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
 			if e.GetValue() == "" {
 				p.Pattern = request.Anything
-				imp.noteForgotten(c)
+				r.noteForgotten(c)
 			}
 			l.Pairs = append(l.Pairs, p)
 		}
@@ -325,9 +317,9 @@ func (imp *localImport) readLevels(c *localConfig) (list []*descriptor.Level) {
 }
 
 // noteForgotten notes what becomes of the keys of an entry without a value, of which Envoy keeps some.
-func (imp *localImport) noteForgotten(c *localConfig) {
+func (r *reader) noteForgotten(c *localConfig) {
 	kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
-	imp.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
+	r.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
 		"least recently used one, which then starts with a full bucket. Here there is room for " +
 		strconv.Itoa(policy.DefaultCapacity) + " keys, and an evicted key does not come back to a full bucket.")
 }
@@ -337,29 +329,29 @@ func (imp *localImport) noteForgotten(c *localConfig) {
 //	a configuration with rate_limits   these, for all of the requests
 //	no route is in the files           a guess
 //	others                             those of each of the routes, and those of its host if addsHost
-func (imp *localImport) descriptorsIn(
-	c *localConfig, where extent, levels []*descriptor.Level,
+func (r *reader) descriptorsIn(
+	c *localConfig, where extent, levels []*descriptor.Level, hosts []*virtualHost,
 ) ([]descriptor.Descriptor, error) {
-	own := imp.readRateLimits(c.config.Node, c.config.At)
+	own := r.readRateLimits(c.config.Node, c.config.At)
 	switch {
 	case len(own) > 0:
-		return imp.descriptorsOf([]sending{{own, where.requests}})
-	case len(imp.hosts) == 0:
-		return imp.guess(levels), nil
+		return r.descriptorsOf([]sending{{own, where.requests}})
+	case len(hosts) == 0:
+		return r.guess(levels), nil
 	}
 	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) {
 		if route.answers || !where.routes[route] {
 			return nil, false
 		}
 		vhost := vhostRateLimits(c.GetVhRateLimits())
-		return imp.withStage(c.GetStage(), route.rateLimits), vhost.addsHost(route)
+		return r.withStage(c.GetStage(), route.rateLimits), vhost.addsHost(route)
 	}
-	hostSends := func(h *virtualHost) []rateLimit { return imp.withStage(c.GetStage(), h.rateLimits) }
-	return imp.descriptorsOf(sendingsOf(imp.hosts, routeSends, hostSends))
+	hostSends := func(h *virtualHost) []rateLimit { return r.withStage(c.GetStage(), h.rateLimits) }
+	return r.descriptorsOf(sendingsOf(hosts, routeSends, hostSends))
 }
 
 // readBucket reads a token bucket; nil if there is none.
-func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Limit {
+func (r *reader) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Limit {
 	if o == nil {
 		return nil
 	}
@@ -367,12 +359,12 @@ func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draf
 		return &draft.Limit{At: at, Numbers: draft.Windowed(0, "1s")} // always denies, as there
 	}
 	if o.GetFillInterval() == nil {
-		imp.Note(at, "ignored: Envoy takes no token bucket without fill_interval")
+		r.Note(at, "ignored: Envoy takes no token bucket without fill_interval")
 		return nil
 	}
 	ns := int64(o.GetFillInterval().AsDuration())
 	if ns < int64(50*time.Millisecond) || ns > limit.MaxPeriodNs {
-		imp.Fail(at.In("fill_interval"), "must be a duration in seconds from 0.05s to "+
+		r.Fail(at.In("fill_interval"), "must be a duration in seconds from 0.05s to "+
 			policy.FormatDuration(limit.MaxPeriodNs)+", such as 60s")
 		return nil
 	}
@@ -381,7 +373,7 @@ func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draf
 		perFill = uint64(n.GetValue())
 	}
 	if perFill == 0 {
-		imp.Note(at, "ignored: Envoy takes no token bucket with tokens_per_fill 0")
+		r.Note(at, "ignored: Envoy takes no token bucket with tokens_per_fill 0")
 		return nil
 	}
 	numbers := draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))

@@ -220,5 +220,5 @@ func (r *reader) whatEnvoySends(
 	if r.options.Routes == nil {
 		return r.guess(levels), &draft.Enforcement{}, nil
 	}
-	return (&domainRoutes{r, domain}).read(*r.options.Routes)
+	return r.readRoutes(*r.options.Routes, domain)
 }
