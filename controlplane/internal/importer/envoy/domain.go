@@ -95,7 +95,7 @@ func (r *reader) enforcementOf(f domainFilter) *draft.Enforcement {
 		r.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
 			"such as x-envoy-internal separates them")
 	}
-	e := r.readEnforcement(f.filter, f.message, at, 100, f.message.GetRateLimitedStatus())
+	e := r.readEnforcement(f.filter, f.message, at, f.message.GetRateLimitedStatus())
 	r.readAnswerHeaders(int32(f.message.GetEnableXRatelimitHeaders()))
 	return e
 }

@@ -26,14 +26,13 @@ type enforcementFields interface {
 	GetRateLimitedAsResourceExhausted() bool
 }
 
-// readEnforcement reads how a filter enforces the limits of a configuration, which is its own or that of a route. One
-// that does not say for how many percent of requests it works does so for byDefault percent.
+// readEnforcement reads how a filter enforces the limits of a configuration, which is its own or that of a route.
 func (r *reader) readEnforcement(
-	f *listenerFilter, o enforcementFields, at source.Place, byDefault float64, status *typev3.HttpStatus,
+	f *listenerFilter, o enforcementFields, at source.Place, status *typev3.HttpStatus,
 ) *draft.Enforcement {
 	e := &draft.Enforcement{At: at, Disabled: f.works == nowhere}
-	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
-	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
+	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), f.kind.byDefault)
+	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), f.kind.byDefault)
 	both := enabled * enforced / 100
 	switch {
 	case enabled == 0:

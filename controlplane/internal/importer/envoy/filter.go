@@ -30,16 +30,19 @@ type filterType struct {
 	onRoutes   string // the message of the configurations that routes have for it
 	usualName  string // that Envoy's documents give it
 	inNotes    string
+	byDefault  float64 // the percentage of requests that it limits, where its configuration does not say
 }
 
 var (
 	localFilter = filterType{
 		inListener: envoyfile.LocalType, onRoutes: envoyfile.LocalType,
 		usualName: "envoy.filters.http.local_ratelimit", inNotes: "local rate limit filter",
+		byDefault: 0,
 	}
 	serviceFilter = filterType{
 		inListener: envoyfile.ServiceType, onRoutes: envoyfile.PerRouteType,
 		usualName: "envoy.filters.http.ratelimit", inNotes: "rate limit filter",
+		byDefault: 100,
 	}
 )
 

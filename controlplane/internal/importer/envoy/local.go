@@ -247,7 +247,7 @@ func (r *reader) configsOf(filters []*listenerFilter, hosts []*virtualHost) (lis
 // addConfig makes the rules of one configuration. When it has those of all extents, it knows which of the limits no
 // request comes to.
 func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
-	enforced := r.readEnforcement(c.filter, c, c.config.At, 0, c.GetStatus())
+	enforced := r.readEnforcement(c.filter, c, c.config.At, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !r.draft.Cluster {
 		r.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
