@@ -1,72 +1,9 @@
-// Package lease has the sources of units of rules of scope cluster, whose limits count over all proxies. A Source keeps
-// units that the quota service has granted in a table of leases, so that most requests ask nobody. A HoldSource asks
-// for each request, because its units are held until the answer is known.
-//
-// Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
-//
-// A worker is one thread of the proxy with a VM of its own, so nothing here is locked. All that the workers of a proxy
-// share is in the tables of package state: a write of a lease returns state.Mismatch if another worker has written it
-// meanwhile, and is tried again on what is there by now, up to state.MaxRetries times.
-//
-// Who calls whom. No package calls upwards or to the right: it leaves what it has to say where the caller looks.
-//
-//	decide, hold                                     host
-//	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
-//	  v                                                v
-//	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
-//	  |            |             BeginAsk,             |
-//	  |  Read,     |  Open,      HandOut,              |  Due, Reporter
-//	  |  Write     |  Hold, ...  Need.Reclaim          |
-//	  v            v                                   v
-//	table of    account.Book, and its Accounts  <------+
-//	leases
-//
-//	what          is left in                by                         for
-//	a request     its decide.Subject        HandOut                    Source.Check and Take, in the next Decide
-//	a refill      Worker.refills            Source.Take                Client.Flush
-//	a report      the list of Book          Account.list               Client.Flush
-//	a return      Worker.Returns            HandOut, Reclaim and       Client.Flush
-//	                                        CollectIdle, by giveBack
-//	silence       Worker.Service            Client.Tick                Source.Check
-//
-// A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
-// them. A request whose units are not there, for example of a key of 1000 a minute, of which 300 were
-// taken in the last 3 seconds:
-//
-//	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
-//	Client.Wait      BeginAsk finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
-//	Client.Flush     A message leaves with all asks that are queued.
-//	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
-//	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
-//	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
-//	Source.Take      The Subject's allotment has 0 units, which are taken.
-//	Client.Done      Nothing is left of the allotment, so nothing goes back.
-//
-// A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
-// the next report says by that what the worker holds and what it does not.
-//
-// To read it, begin with what all of it uses, and then follow such a request:
-//
-//	worker.go       Worker       what the sources of a worker share with the talk
-//	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent
-//	leases.go       leaseAt      reads and writes leases
-//	ask.go          Part, Need   what is asked for, and who needs it
-//	definitions.go  definitions  how limits are defined to the service
-//	handout.go      HandOut      what the service grants, or denies: requests that have waited get it
-//	keeper.go       keeper       what they do not get: the key's lease or account keeps it
-//	returns.go      Returns      what goes back, at once or when it is idle
-//	uncharged.go                 what an ask says of units that were spent in silence
-//	refill.go       refill       what is asked ahead of need
-//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
-//	look.go         Look         what clients are told that ask for their usage
-//	operate.go                   what operators are told
-//
-// Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -216,4 +153,50 @@ func (src *Source) Tables() []decide.Table {
 	t := src.table.Table()
 	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
+}
+
+// beginRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
+// Spent. takeLease writes the lease, together with what it takes. Until the timeout no worker of this proxy asks ahead
+// again, or until the answer to any ask of the key: each asks ahead, so the lease has more units then.
+func (src *Source) beginRefill(e *state.LeaseEntry) (spent uint32, begins bool) {
+	service := &src.worker.Service
+	if service.Silent || e.RefillUntilNs > e.NowNs || !src.refill.isDue(e) {
+		return 0, false
+	}
+	e.RefillUntilNs = e.NowNs + service.TimeoutNs
+	return src.tellUncharged(e), true
+}
+
+// refill says when a key's next units are asked for ahead of need, and how many. It looks as far
+// ahead as quota.HorizonNs says, and measures how fast units are taken over half of that. So the
+// rate follows a change of traffic within the time for which units are asked.
+//
+// For example, a limit of 1000 a minute has a horizon of 6 s. A key of which 300 units were taken in
+// the last 3 s needs 600 within 6 s, so that many are asked for. They are asked for when what is
+// left lasts less than 100 ms: when fewer than 10 units are left.
+type refill struct {
+	rateNs int64 // over which the rate is measured: half of the horizon
+	leadNs int64 // how long what is left must last
+}
+
+// maxLeadNs is the timeout by default: by then the service has answered, or it is silent.
+const maxLeadNs = 100_000_000
+
+func refillOf(windows []limit.Window) refill {
+	half := quota.HorizonNs(windows) / 2
+	return refill{rateNs: max(half, 1), leadNs: min(half, maxLeadNs)}
+}
+
+// rate is how many units of the key were taken in the last rateNs.
+func (r *refill) rate(e *state.LeaseEntry) uint32 { return e.Rate.Over(e.NowNs, r.rateNs) }
+
+// ahead is how many units the key needs within the horizon, which is twice rateNs.
+func (r *refill) ahead(e *state.LeaseEntry) uint32 {
+	rate := r.rate(e)
+	return limit.AddSaturating(rate, rate)
+}
+
+// isDue reports whether what is left lasts less than leadNs.
+func (r *refill) isDue(e *state.LeaseEntry) bool {
+	return uint64(e.Left(e.NowNs))*uint64(r.rateNs) < uint64(r.rate(e))*uint64(r.leadNs)
 }

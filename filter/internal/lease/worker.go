@@ -1,3 +1,68 @@
+// Package lease has the sources of units of rules of scope cluster, whose limits count over all proxies. A Source keeps
+// units that the quota service has granted in a table of leases, so that most requests ask nobody. A HoldSource asks
+// for each request, because its units are held until the answer is known.
+//
+// Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
+//
+// A worker is one thread of the proxy with a VM of its own, so nothing here is locked. All that the workers of a proxy
+// share is in the tables of package state: a write of a lease returns state.Mismatch if another worker has written it
+// meanwhile, and is tried again on what is there by now, up to state.MaxRetries times.
+//
+// Who calls whom. No package calls upwards or to the right: it leaves what it has to say where the caller looks.
+//
+//	decide, hold                                     host
+//	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
+//	  v                                                v
+//	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
+//	  |            |             BeginAsk,             |
+//	  |  Read,     |  Open,      HandOut,              |  Due, Reporter
+//	  |  Write     |  Hold, ...  Need.Reclaim          |
+//	  v            v                                   v
+//	table of    account.Book, and its Accounts  <------+
+//	leases
+//
+//	what          is left in                by                         for
+//	a request     its decide.Subject        HandOut                    Source.Check and Take, in the next Decide
+//	a refill      Worker.refills            Source.Take                Client.Flush
+//	a report      the list of Book          Account.list               Client.Flush
+//	a return      Worker.Returns            HandOut, Reclaim and       Client.Flush
+//	                                        CollectIdle, by giveBack
+//	silence       Worker.Service            Client.Tick                Source.Check
+//
+// A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
+// them. A request whose units are not there, for example of a key of 1000 a minute, of which 300 were
+// taken in the last 3 seconds:
+//
+//	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
+//	Client.Wait      BeginAsk finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
+//	Client.Flush     A message leaves with all asks that are queued.
+//	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
+//	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
+//	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
+//	Source.Take      The Subject's allotment has 0 units, which are taken.
+//	Client.Done      Nothing is left of the allotment, so nothing goes back.
+//
+// A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
+// the next report says by that what the worker holds and what it does not.
+//
+// To read it, begin with what all of it uses, and then follow such a request:
+//
+//	worker.go       Worker       what the sources of a worker share with the talk
+//	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
+//	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent;
+//	                refill       and has units asked for ahead of need
+//	leases.go       leaseAt      reads and writes leases
+//	ask.go          Part, Need   what is asked for, and who needs it
+//	definitions.go  definitions  how limits are defined to the service
+//	handout.go      HandOut      what the service grants, or denies: requests that have waited get it
+//	keeper.go       keeper       what they do not get: the key's lease or account keeps it
+//	returns.go      Returns      what goes back, at once or when it is idle
+//	uncharged.go                 what an ask says of units that were spent in silence
+//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
+//	look.go         Look         what clients are told that ask for their usage
+//	operate.go                   what operators are told
+//
+// Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 package lease
 
 import (
