@@ -66,18 +66,42 @@ type Descriptor struct {
 	At       source.Place
 }
 
-// Entry is one key with its value: one of the request, or a fixed text.
+// Entry is one key with its value: FromRequest, Fixed or Unknown.
 type Entry struct {
-	Key       string
-	Value     request.Value // of no part if the text is the value
-	Text      string
-	IsUnknown bool // Envoy makes another text of the request, and the key too if it is empty: the rules are off
+	kind  entryKind
+	key   string
+	value request.Value // from the request
+	text  string        // fixed; of an unknown entry what the file has for it
 }
 
-func (e Entry) isFixed() bool { return e.Value.Part.Kind == "" }
+type entryKind uint8
 
-// mayBe reports whether some request has the entry as a pair of a level has it.
-func (e Entry) mayBe(p Pair) bool { return e.Key == p.Key && (!e.isFixed() || p.Matches(e.Text)) }
+const (
+	fixed entryKind = iota
+	fromRequest
+	unknown
+)
+
+// FromRequest is an entry that has a value of the request.
+func FromRequest(key string, v request.Value) Entry {
+	return Entry{kind: fromRequest, key: key, value: v}
+}
+
+// Fixed is an entry that has the text for each request.
+func Fixed(key, text string) Entry { return Entry{kind: fixed, key: key, text: text} }
+
+// Unknown is an entry of which Envoy makes the value in a way that the import does not know, and the key too if it is
+// empty. The caller turns off the requests of its descriptor.
+func Unknown(key, text string) Entry { return Entry{kind: unknown, key: key, text: text} }
+
+// String is the name of the entry, such as path_/login.
+func (e Entry) String() string { return named(e.key, e.text) }
+
+// mayBe reports whether some request has the entry as a pair of a level has it. Of an unknown one it takes the text as
+// it is written.
+func (e Entry) mayBe(p Pair) bool {
+	return e.key == p.Key && (e.kind == fromRequest || p.Matches(e.text))
+}
 
 // mayReach reports whether requests may come to a level, by what the import knows of the entries.
 func (d *Descriptor) mayReach(l *Level) bool {
@@ -86,7 +110,7 @@ func (d *Descriptor) mayReach(l *Level) bool {
 	}
 	for i, e := range d.Entries {
 		has := l.Pairs[i]
-		isAny := e.IsUnknown && (e.Key == "" || e.Key == has.Key)
+		isAny := e.kind == unknown && (e.key == "" || e.key == has.Key)
 		if !isAny && !e.mayBe(has) {
 			return false
 		}
@@ -98,7 +122,7 @@ func (d *Descriptor) mayReach(l *Level) bool {
 func (d *Descriptor) keys() string {
 	names := make([]string, len(d.Entries))
 	for i, e := range d.Entries {
-		names[i] = named(e.Key, e.Text)
+		names[i] = e.String()
 	}
 	return strings.Join(names, ".")
 }
@@ -151,7 +175,7 @@ func ServiceLevels(list []*Level, enforced draft.Enforcement) *Levels {
 		key := l.Pairs[0].Key
 		byKey[key] = append(byKey[key], l)
 	}
-	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }
+	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].key], entries) }
 	return &Levels{list, search, enforced}
 }
 
@@ -196,7 +220,7 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) *Limited {
 // unsureOf are the levels with a limit that requests may come to by an unknown entry of a descriptor, which the search
 // does not know.
 func (ls *Levels) unsureOf(d *Descriptor) (list []*Level) {
-	isUnknown := func(e Entry) bool { return e.IsUnknown }
+	isUnknown := func(e Entry) bool { return e.kind == unknown }
 	if !slices.ContainsFunc(d.Entries, isUnknown) {
 		return nil
 	}

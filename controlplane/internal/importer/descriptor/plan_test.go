@@ -14,7 +14,7 @@ import (
 // written are the rules of levels for requests that send the user.
 func written(t *testing.T, user request.Value, levels []*Level) string {
 	d := draft.New("levels", "f", policy.ScopeProxy)
-	sent := Descriptor{Entries: []Entry{{Key: "user", Value: user}}}
+	sent := Descriptor{Entries: []Entry{FromRequest("user", user)}}
 	d.Add(ServiceLevels(levels, draft.Enforcement{}).Rules(d.Findings, []Descriptor{sent}).Rules...)
 	made, err := d.Finish()
 	require.NoError(t, err)

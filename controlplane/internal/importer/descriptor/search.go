@@ -81,15 +81,15 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 		return []*leaf{leafOfRest(entries, begin)}
 	}
 	e := entries[depth]
-	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text(), p.Key == e.Key })
+	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text(), p.Key == e.key })
 	slices.SortStableFunc(groups, func(a, b []*Level) int {
 		return ranks[a[0].Pairs[depth].Kind()] - ranks[b[0].Pairs[depth].Kind()]
 	})
 	for _, group := range groups {
 		next := group[0].Pairs[depth]
-		if !e.isFixed() || next.Matches(e.Text) {
+		if e.mayBe(next) {
 			list = append(list, leavesBelow(group, entries, append(slices.Clip(begin), next))...)
-			if e.isFixed() || next.Kind() == request.AnyValue {
+			if e.kind != fromRequest || next.Kind() == request.AnyValue {
 				return list
 			}
 		}
@@ -146,7 +146,7 @@ func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 func leafOfRest(entries []Entry, begin []Pair) *leaf {
 	l := &Level{Pairs: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
-		l.Pairs = append(l.Pairs, Pair{Key: e.Key, Pattern: request.Anything})
+		l.Pairs = append(l.Pairs, Pair{Key: e.key, Pattern: request.Anything})
 	}
 	end, _ := l.leafOf(entries) // it is ok: begin was chosen for these entries, and the rest has their keys and any value
 	return end
@@ -164,8 +164,8 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, ok bool) {
 		if !e.mayBe(has) {
 			return nil, false
 		}
-		if !e.isFixed() {
-			end.conditions = append(end.conditions, condition{e.Value, has.Pattern, has.Shared})
+		if e.kind == fromRequest {
+			end.conditions = append(end.conditions, condition{e.value, has.Pattern, has.Shared})
 		}
 	}
 	return end, true

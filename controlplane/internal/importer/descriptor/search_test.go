@@ -51,7 +51,7 @@ func shown(leaves []*leaf) (list []string) {
 // Each limiter searches its levels in its own order: the service never goes back, the filter compares whole levels.
 func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 	header := request.Header("x-user")
-	entries := []Entry{{Key: "path", Value: request.FullPath.Value()}, {Key: "user", Value: header}}
+	entries := []Entry{FromRequest("path", request.FullPath.Value()), FromRequest("user", header)}
 	levels := []*Level{newLevel(1, "path=/login", "user=alice"), newLevel(2, "path=*", "user=bob")}
 	require.Equal(t, []string{"/login alice 1", "/login * -", "* bob 2", "* * -"}, shown(serviceLeaves(levels, entries)))
 	require.Equal(t, []string{"/login alice 1", "* bob 2", "* * -"}, shown(localLeaves(levels, entries)))
@@ -61,14 +61,14 @@ func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 	require.Equal(t, []string{"alice 3", "a* 2", "* 1"}, shown(serviceLeaves(levels, entries[1:])))
 
 	// A fixed text chooses its level when it is imported.
-	fixed := []Entry{{Key: "user", Text: "anna"}}
-	require.Equal(t, []string{"2"}, shown(serviceLeaves(levels, fixed)))
+	anna := []Entry{Fixed("user", "anna")}
+	require.Equal(t, []string{"2"}, shown(serviceLeaves(levels, anna)))
 }
 
 // A search ends without a limit where no level has exactly the pairs that it came by.
 func TestSearchEndsWhereNoLevelIs(t *testing.T) {
 	header := request.Header("x-user")
-	entries := []Entry{{Key: "user", Value: header}}
+	entries := []Entry{FromRequest("user", header)}
 	require.Equal(t, []string{"* -"}, shown(serviceLeaves(nil, entries)))
 	below := []*Level{newLevel(1, "user=alice", "path=/login")}
 	require.Equal(t, []string{"alice -", "* -"}, shown(serviceLeaves(below, entries)))

@@ -108,7 +108,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) way {
 	case *routev3.RateLimit_Action_QueryParameters_:
 		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
-		return always(descriptor.Entry{Key: "remote_address", Value: request.ClientIP.Value()})
+		return always(descriptor.FromRequest("remote_address", request.ClientIP.Value()))
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
 		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
@@ -151,12 +151,12 @@ func always(e descriptor.Entry, comments ...string) way {
 
 // usually is what an action adds under a key that always stands for the same part of a request.
 func usually(key string) way {
-	return always(descriptor.Entry{Key: key, Value: usual[key]})
+	return always(descriptor.FromRequest(key, usual[key]))
 }
 
 // untranslated is what an action adds that the import does not know.
 func untranslated(why request.WhyOff) way {
-	w := always(descriptor.Entry{IsUnknown: true})
+	w := always(descriptor.Unknown("", ""))
 	w.requests.TurnOff(why)
 	return w
 }
@@ -164,16 +164,17 @@ func untranslated(why request.WhyOff) way {
 // fixed is what an action adds that sends the same value for each request,
 // under a key of its own if it has none.
 func fixed(key string, a valueAction) way {
-	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Text: a.GetDescriptorValue()}
-	if e.Text == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		return always(descriptor.Entry{Key: e.Key, Value: request.ClientIP.Value()})
+	key = cmp.Or(a.GetDescriptorKey(), key)
+	text := a.GetDescriptorValue()
+	switch {
+	case text == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%":
+		return always(descriptor.FromRequest(key, request.ClientIP.Value()))
+	case !strings.Contains(text, "%"):
+		return always(descriptor.Fixed(key, text))
 	}
-	e.IsUnknown = strings.Contains(e.Text, "%")
-	w := always(e)
-	if e.IsUnknown {
-		w.requests.TurnOff(request.WhyOff("Envoy's formatter makes the value " + e.Text + " of the request, and the " +
-			"import cannot translate that."))
-	}
+	w := always(descriptor.Unknown(key, text))
+	w.requests.TurnOff(request.WhyOff("Envoy's formatter makes the value " + text + " of the request, and the " +
+		"import cannot translate that."))
 	return w
 }
 
@@ -195,7 +196,7 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, 
 		r.NoteImport(hostNote)
 	default:
 	}
-	ways := []way{always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value})}
+	ways := []way{always(descriptor.FromRequest(a.GetDescriptorKey(), value))}
 	if a.GetSkipIfAbsent() && value.Part.Kind == request.KindHeader {
 		ways = append(ways, way{requests: value.Fitting(request.Absent)})
 	}
@@ -208,7 +209,7 @@ func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters
 		r.Fail(at, "query_parameters needs a query_parameter_name")
 		return way{}
 	}
-	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Value: p.Value()}
+	e := descriptor.FromRequest(cmp.Or(a.GetDescriptorKey(), "query_param"), p.Value())
 	if a.GetSkipIfAbsent() {
 		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. "+
 			"Here the rule needs the parameter.")
@@ -227,7 +228,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	if p.V4 > 32 || p.V6 > 128 {
 		r.Fail(at, "prefixes are at most 32 and 128 bits")
 	}
-	return always(descriptor.Entry{Key: "masked_remote_address", Value: request.Masked(p)})
+	return always(descriptor.FromRequest("masked_remote_address", request.Masked(p)))
 }
 
 func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch, at source.Place) way {
@@ -272,7 +273,7 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Pl
 			"needs the metadata.")
 	}
 	value := request.Property(path...).Value()
-	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value}, comments...)
+	return always(descriptor.FromRequest(a.GetDescriptorKey(), value), comments...)
 }
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients

@@ -60,29 +60,29 @@ func TestDescriptorsOfARateLimit(t *testing.T) {
 		want            []string
 	}{
 		{"an entry of each action", "actions: [{remote_address: {}}, " + slow + "]",
-			[]string{"remote_address generic_key=slow"}},
+			[]string{"remote_address generic_key_slow"}},
 		{"with the header and without", "actions: [{remote_address: {}}, " + user + "]",
 			[]string{"remote_address user", "remote_address if {headers: {x-user: '!'}}"}},
 		{"none without an entry", "actions: [" + user + "]", []string{"user"}},
 		{"none of another stage", "{stage: 1, actions: [" + slow + "]}", nil},
-		{"hits cost", "{hits_addend: {number: 3}, actions: [" + slow + "]}", []string{"generic_key=slow costs 3"}},
+		{"hits cost", "{hits_addend: {number: 3}, actions: [" + slow + "]}", []string{"generic_key_slow costs 3"}},
 		{"no hits", "{hits_addend: {number: 0}, actions: [" + slow + "]}",
-			[]string{"generic_key=slow is off: It asks and counts no hits, by hits_addend 0."}},
+			[]string{"generic_key_slow is off: It asks and counts no hits, by hits_addend 0."}},
 		{"when the response is complete", "{apply_on_stream_done: true, actions: [" + slow + "]}",
-			[]string{"generic_key=slow is off: It counts when the response is complete, and denies nothing."}},
+			[]string{"generic_key_slow is off: It counts when the response is complete, and denies nothing."}},
 		{"but where headers match", "actions: [" + unless("{name: x-a, exact_match: v}, {name: x-b, prefix_match: w}") + "]",
-			[]string{"header_match=other but {headers: {x-a: v, x-b: w*}}"}},
+			[]string{"header_match_other but {headers: {x-a: v, x-b: w*}}"}},
 		{"but where headers match, of which no match can say one",
 			"actions: [" + unless("{name: x-a, exact_match: v}, {name: x-b, range_match: {start: 1, end: 2}}") + "]",
-			[]string{"header_match=other is off: No match can select its requests: they have an unknown condition on the " +
+			[]string{"header_match_other is off: No match can select its requests: they have an unknown condition on the " +
 				"header x-b. is off: " + unlessWhy}},
 		{"but where a header meets conditions that do not join",
 			"actions: [" + unless("{name: x-a, prefix_match: a}, {name: x-a, suffix_match: z}") + "]",
-			[]string{"header_match=other is off: No match can select its requests: they have two conditions on header x-a. " +
+			[]string{"header_match_other is off: No match can select its requests: they have two conditions on header x-a. " +
 				"is off: " + unlessWhy}},
 		{"but where an inverted header matches",
 			"actions: [" + unless("{name: x-a, exact_match: v, invert_match: true}") + "]",
-			[]string{"header_match=other is off: " + unlessWhy}},
+			[]string{"header_match_other is off: " + unlessWhy}},
 	} {
 		reading(t, tc.rateLimit, func(r *reader, n *policy.Node, at source.Place) {
 			var got []string
@@ -93,7 +93,7 @@ func TestDescriptorsOfARateLimit(t *testing.T) {
 			for _, d := range sent {
 				text := ""
 				for _, e := range d.Entries {
-					text += " " + strings.TrimSuffix(e.Key+"="+e.Text, "=")
+					text += " " + e.String()
 				}
 				if d.Cost > 0 {
 					text += " costs " + strconv.FormatUint(d.Cost, 10)

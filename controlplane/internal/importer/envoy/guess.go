@@ -56,7 +56,7 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
 			r.NoteImport(differs)
 		}
-		list = append(list, r.guessWith(before, descriptor.Entry{Key: key, Value: p}, group)...)
+		list = append(list, r.guessWith(before, descriptor.FromRequest(key, p), group)...)
 	}
 	return list
 }
@@ -83,7 +83,7 @@ func (r *reader) guessEach(
 			which = key + ", with a counter for each value"
 		}
 		d.Requests.TurnOff(request.WhyOff("It is for requests for which Envoy sends " + which + ". " + why))
-		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Text: value}, group)...)
+		list = append(list, r.guessWith(d, descriptor.Fixed(key, value), group)...)
 	}
 	return list
 }
