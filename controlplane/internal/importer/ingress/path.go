@@ -106,10 +106,11 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 // noteUnlistedPaths notes that a host of a limited Ingress has paths of no Ingress. In ingress-nginx a default backend
 // answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
 func (imp *ingressImport) noteUnlistedPaths() {
+	const unlisted = "/ a path/that nobody lists" // only what has all paths of a host fits it
 	areListed := map[string]bool{allOthers: true} // all paths of a host; the rest of allOthers has no limit there either
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			areListed[p.host] = areListed[p.host] || p.path.Matches("/ a path/that nobody lists")
+			areListed[p.host] = areListed[p.host] || p.path.Matches(unlisted)
 		}
 	}
 	hasUnlisted := func(p hostPath) bool { return !areListed[p.host] }
@@ -180,62 +181,69 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	return s
 }
 
-// countedWithNarrower are the requests to a path of the same Ingress, if its host is one below a host of the group:
-// they count by the rule of that host, in the same counter.
+// countedWithNarrower are the requests to a path of the same Ingress, if the group has a wider host than the path's:
+// they count by the rule of the narrower host, in the same counter.
 func (g *hostGroup) countedWithNarrower(p hostPath) (counted request.Selection, hasSome bool) {
-	if !g.isAbove(p) {
+	if !g.hasWiderOnly(p.host) {
 		return counted, false
 	}
 	counted = requestsTo([]string{p.host}, p.path)
-	g.turnOffAround(p, &counted, "another rule of the Ingress has")
+	if g.hasNarrower(p.host) {
+		counted.TurnOff(request.NoMatch("another rule of the Ingress has some of those to " + p.host))
+	}
 	return counted, true
 }
 
-// takenByAnother are the requests that a path of another Ingress takes from the group. The first row that fits says
-// which. Its host and its path are compared with each of the group:
+// takenByAnother are the requests that a path of another Ingress takes from the group. Its host and its path are
+// compared with each of the group:
 //
 //	its host     its path  it takes
 //	below one    any       the host
-//	one of them  ties      some: nginx gives them to the older Ingress, and no match says which
-//	one of them  wins      the host with the path; where the group has a path that wins over it, no match says what
+//	one of them  wins      the host with the path
+//	one of them  ties      some: nginx gives them to the older Ingress
 //	any          any       none
 //
-// An example of the third row without a match is a group of / and /api/v1 beside /api.
+// No match says which some are. The two rows before are some too if the group has what wins over the path in turn: a
+// path, as a group of / and /api/v1 beside /api, or a host below the path's.
 func (g *hostGroup) takenByAnother(p hostPath) (taken request.Selection, takesSome bool) {
-	const by = "another Ingress takes"
-	hasHost := slices.Contains(g.hosts, p.host)
-	hasPath := func(is func(own writtenPath) bool) bool { return slices.ContainsFunc(g.paths, is) }
+	hasPath := func(is func(own writtenPath) bool) bool {
+		return slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, is)
+	}
+	takesHost, takesPath := g.hasWiderOnly(p.host), hasPath(p.path.winsOver)
 	switch {
-	case g.isAbove(p):
-		taken = requestsTo([]string{p.host}, anyPath)
-	case hasHost && hasPath(p.path.tiesWith):
+	case hasPath(p.path.tiesWith):
 		taken.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx gives " +
 			"each request to one of the two"))
-	case hasHost && hasPath(p.path.winsOver):
+	case takesPath && hasPath(func(own writtenPath) bool { return own.winsOver(p.path) }):
+		taken.TurnOff(request.NoMatch("another Ingress takes some of those to " + p.path.Text()))
+	case (takesHost || takesPath) && g.hasNarrower(p.host):
+		taken.TurnOff(request.NoMatch("another Ingress takes some of those to " + p.host))
+	case takesHost:
+		taken = requestsTo([]string{p.host}, anyPath)
+	case takesPath && len(g.hosts) == 1: // the rule's match has the host
+		taken = requestsTo([]string{allOthers}, p.path)
+	case takesPath:
 		taken = requestsTo([]string{p.host}, p.path)
-		if len(g.hosts) == 1 { // the rule's match has the host
-			taken = requestsTo([]string{allOthers}, p.path)
-		}
-		if hasPath(func(own writtenPath) bool { return own.winsOver(p.path) }) {
-			taken.TurnOff(request.NoMatch(by + " some of those to " + p.path.Text()))
-		}
 	default:
 		return taken, false
 	}
-	g.turnOffAround(p, &taken, by)
 	return taken, true
 }
 
-// isAbove reports whether the path is of a narrower host than one of the group, and of none of the group.
-func (g *hostGroup) isAbove(p hostPath) bool {
-	return !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.isBelowHost)
+// hasWiderOnly reports whether the group has a wider host, and not the host itself.
+func (g *hostGroup) hasWiderOnly(host string) bool {
+	isWider := func(own string) bool { return isHostBelow(host, own) }
+	return !slices.Contains(g.hosts, host) && slices.ContainsFunc(g.hosts, isWider)
 }
 
-// turnOffAround turns what a path takes off if the group has a host below the path's: no match says what is left.
-func (g *hostGroup) turnOffAround(p hostPath, taken *request.Selection, by string) {
-	if slices.ContainsFunc(g.hosts, func(own string) bool { return request.IsHostBelow(own, p.host) }) {
-		taken.TurnOff(request.NoMatch(by + " some of those to " + p.host))
-	}
+// hasNarrower reports whether the group has a host below one.
+func (g *hostGroup) hasNarrower(host string) bool {
+	return slices.ContainsFunc(g.hosts, func(own string) bool { return isHostBelow(own, host) })
+}
+
+// isHostBelow reports whether a host is one of a wider one.
+func isHostBelow(host, wider string) bool {
+	return host != allOthers && (wider == allOthers || request.IsHostBelow(host, wider))
 }
 
 // requestsTo are the requests to any of some hosts with any of some paths. The host allOthers and anyPath are no
@@ -248,11 +256,6 @@ func requestsTo(hosts []string, paths ...writtenPath) (s request.Selection) {
 		s.Require(request.FullPath.Value(), spelledOut(paths)...)
 	}
 	return s
-}
-
-// isBelowHost reports whether the host is one of another, wider one.
-func (p hostPath) isBelowHost(wider string) bool {
-	return p.host != allOthers && (wider == allOthers || request.IsHostBelow(p.host, wider))
 }
 
 // winsOver reports whether nginx takes the path before another one that fits some of the same requests.
