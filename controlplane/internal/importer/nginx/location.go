@@ -42,7 +42,7 @@ func (n *reader) readLocations(
 // locationsIn are the locations of a block. No client asks for one such as @fallback or api: each path begins with /.
 func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	blocks := nginxconf.Named(block, "location")
-	if n.areTooMany(blocks) {
+	if n.refuseTooMany(blocks) {
 		return nil
 	}
 	for i, d := range blocks {

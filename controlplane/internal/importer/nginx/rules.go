@@ -105,7 +105,11 @@ func (n *reader) addRules(http *scope) (used map[*zone][]draft.Numbers) {
 	for _, m := range modules {
 		for _, p := range http.plans(m, request.Selection{}) {
 			for _, d := range p.limits.list {
-				if z, numbers := n.addLimit(p, d); !slices.Contains(used[z], numbers) {
+				z := n.zoneOf(m, d)
+				if z == nil {
+					continue
+				}
+				if numbers := n.addLimit(p, d, z); !slices.Contains(used[z], numbers) {
 					used[z] = append(used[z], numbers)
 				}
 			}
@@ -114,13 +118,9 @@ func (n *reader) addRules(http *scope) (used map[*zone][]draft.Numbers) {
 	return used
 }
 
-// addLimit makes the rules of one limit of a plan: one for each form that its key has. It returns the zone, or nil, and
-// the numbers of the limit.
-func (n *reader) addLimit(p plan, d *nginxconf.Directive) (*zone, draft.Numbers) {
-	z := n.zoneOf(p.module, d)
-	if z == nil {
-		return nil, draft.Numbers{}
-	}
+// addLimit makes the rules of one limit of a plan: one for each form that the key of its zone has. It returns the
+// numbers of the limit.
+func (n *reader) addLimit(p plan, d *nginxconf.Directive, z *zone) draft.Numbers {
 	limit := &draft.Limit{Numbers: z.Numbers, Shadow: p.limits.dryRun, At: source.PlaceOf(d)}
 	if p.limits.dryRun && len(p.limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
@@ -134,7 +134,7 @@ func (n *reader) addLimit(p plan, d *nginxconf.Directive) (*zone, draft.Numbers)
 	for _, f := range n.variables.Counted(z.key) {
 		n.addRule(p, z, limit, f)
 	}
-	return z, limit.Numbers
+	return limit.Numbers
 }
 
 // zoneOf is the zone that a limit names; nil, and a problem, if there is none of the module.

@@ -29,7 +29,7 @@ type server struct {
 //	*.example W            *.example, of W   *.example          a.example
 //	                       a.example, of D   a.example          none: it is the narrower name
 func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]limitSet) []innerScope {
-	if n.areTooMany(blocks) {
+	if n.refuseTooMany(blocks) {
 		return nil
 	}
 	var servers []*server

@@ -94,11 +94,12 @@ func (p textPattern) over(of request.Value) (list []request.Pattern, ok bool) {
 		return nil, true
 	}
 	isHeader := of.Part.Kind == request.KindHeader
-	return []request.Pattern{request.Text(p.text(), hasCase(of))}, p.text() != "" || isHeader
+	return []request.Pattern{request.Text(p.text(), comparesCase(of))}, p.text() != "" || isHeader
 }
 
-// hasCase reports whether a match compares the value by case, which no map of nginx does with texts and names of hosts.
-func hasCase(of request.Value) bool {
+// comparesCase reports whether a match compares the value by case, unless its pattern says to ignore it. No map of nginx
+// does so with texts and names of hosts.
+func comparesCase(of request.Value) bool {
 	return of.Part.Kind == request.KindHeader || of.Part.Kind == request.KindPath
 }
 
@@ -117,7 +118,7 @@ func (p hostsPattern) matches(text string) (matches, ok bool) {
 func (p hostsPattern) over(of request.Value) (list []request.Pattern, ok bool) {
 	_, ok = request.HostPattern(string(p))
 	end := strings.ToLower(strings.TrimPrefix(string(p), "*"))
-	return []request.Pattern{request.Suffix(end, hasCase(of))}, ok
+	return []request.Pattern{request.Suffix(end, comparesCase(of))}, ok
 }
 
 // regexPattern is ~^vip or ~*^vip. The second ignores the case.
