@@ -10,11 +10,10 @@ import (
 
 // location is one location of nginx, as it is written.
 type location struct {
-	label    string // for messages
+	body
 	index    int    // beside others, in the order of the file
 	modifier string // =, ^~, ~, ~* or empty
 	text     string
-	block    []*nginxconf.Directive
 	path     request.Pattern   // of the paths that fit, to compare with others: any path if RE2 has no such expression
 	fits     request.Selection // the requests that fit: off if RE2 has no such expression
 }
@@ -34,7 +33,7 @@ func (n *reader) readLocations(
 	var scopes []*scope
 	for _, l := range list {
 		innerBesideRegex := besideRegex || hasRegex && l.modifier == ""
-		scopes = append(scopes, n.readBlock(l.label, l.block, around, l.selection(besideRegex, holes), innerBesideRegex))
+		scopes = append(scopes, n.readBody(l.body, around, l.selection(besideRegex, holes), innerBesideRegex))
 	}
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
@@ -48,7 +47,7 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	for i, d := range blocks {
 		modifier, text := splitLocation(d)
 		label := "location " + strings.Join(d.Args, " ")
-		l := &location{label: label, index: i, modifier: modifier, text: text, block: d.Block}
+		l := &location{body: newBody(label, d.Block), index: i, modifier: modifier, text: text}
 		l.path, l.fits = requestsOf(modifier, text)
 		if text == "" || text[0] == '/' || l.isRegex() {
 			list = append(list, l)

@@ -59,31 +59,38 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	around := map[module]limitSet{limitReq: byDefault, limitConn: byDefault}
 	servers := nginxconf.Named(block, "server")
 	if len(servers) == 0 {
-		return n.readServerBlock("http block", block, around, request.Selection{})
+		return n.readServerBody(newBody("http block", block), around, request.Selection{})
 	}
 	limits := n.readLimits(block, around)
 	return &scope{label: "http block", limits: limits, inner: n.readServers(servers, limits)}
 }
 
-// readServerBlock is the scope of a server, for the requests of a selection. The locations of one that answers by
-// itself are read only to say what is wrong in them.
-func (n *reader) readServerBlock(
-	label string, block []*nginxconf.Directive, around map[module]limitSet, selection request.Selection,
-) *scope {
-	s := n.readBlock(label, block, around, selection, false)
-	if answersItself(block) {
+// body is what a server or a location has in its braces.
+type body struct {
+	label   string // of the server or location, for messages
+	list    []*nginxconf.Directive
+	answers bool // all requests, before nginx looks at limits
+}
+
+func newBody(label string, list []*nginxconf.Directive) body {
+	return body{label: label, list: list, answers: answersItself(list)}
+}
+
+// readServerBody is the scope of a server, for the requests of a selection. The locations of one that answers are read
+// only to say what is wrong in them.
+func (n *reader) readServerBody(b body, around map[module]limitSet, selection request.Selection) *scope {
+	s := n.readBody(b, around, selection, false)
+	if b.answers {
 		s.inner = nil
 	}
 	return s
 }
 
-// readBlock is the scope of a location, or of a server with its locations. See readLocations for besideRegex.
-func (n *reader) readBlock(
-	label string, block []*nginxconf.Directive, around map[module]limitSet, selection request.Selection, besideRegex bool,
-) *scope {
-	limits := n.readLimits(block, around)
-	s := &scope{label: label, limits: limits, selection: selection, inner: n.readLocations(block, limits, besideRegex)}
-	if answersItself(block) {
+// readBody is the scope of a location, or of a server with its locations. See readLocations for besideRegex.
+func (n *reader) readBody(b body, around map[module]limitSet, selection request.Selection, besideRegex bool) *scope {
+	limits := n.readLimits(b.list, around)
+	s := &scope{label: b.label, limits: limits, selection: selection, inner: n.readLocations(b.list, limits, besideRegex)}
+	if b.answers {
 		s.limits = nil
 	}
 	return s

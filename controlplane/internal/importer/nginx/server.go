@@ -11,12 +11,10 @@ import (
 
 // server is one server of nginx, as it is written.
 type server struct {
-	label        string // for messages
+	body
 	names        []string
 	ports        []string
 	defaultPorts []string // ports for which it says that it is the default server
-	answers      bool     // all requests, without a look at limits
-	block        []*nginxconf.Directive
 	at           source.Place
 }
 
@@ -40,14 +38,14 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 	var scopes []*scope
 	for i, h := range list {
 		selection := h.selection(slices.Concat(list[:i], list[i+1:]))
-		scopes = append(scopes, n.readServerBlock(h.server.label, h.server.block, around, selection))
+		scopes = append(scopes, n.readServerBody(h.server.body, around, selection))
 	}
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
 func readServer(d *nginxconf.Directive) *server {
-	s := &server{answers: answersItself(d.Block), block: d.Block, at: source.PlaceOf(d)}
+	s := &server{at: source.PlaceOf(d)}
 	for _, names := range nginxconf.Named(d.Block, "server_name") {
 		for _, name := range names.Args {
 			name = strings.ToLower(name)
@@ -67,7 +65,7 @@ func readServer(d *nginxconf.Directive) *server {
 	if len(s.ports) == 0 {
 		s.ports = []string{"80"}
 	}
-	s.label = "server " + strings.Join(s.names, " ")
+	s.body = newBody("server "+strings.Join(s.names, " "), d.Block)
 	return s
 }
 
