@@ -97,8 +97,8 @@ func (p textPattern) over(of request.Value) (list []request.Pattern, ok bool) {
 	return []request.Pattern{request.Text(p.text(), comparesCase(of))}, p.text() != "" || isHeader
 }
 
-// comparesCase reports whether a match compares the value by case, unless its pattern says to ignore it. No map of nginx
-// does so with texts and names of hosts.
+// comparesCase reports whether a match compares the value by case, unless its pattern says to ignore it. No map of
+// nginx does so with texts and names of hosts.
 func comparesCase(of request.Value) bool {
 	return of.Part.Kind == request.KindHeader || of.Part.Kind == request.KindPath
 }
