@@ -75,7 +75,8 @@ type reader struct {
 	*draft.Findings // of the draft
 	draft           *draft.Draft
 	options         Options
-	keys            *keyParts
+	keys            keyParts
+	guessed         guessed
 
 	decoded     map[*policy.Node]proto.Message // by decode. A note about an object names the first place that has it
 	descriptors int                            // how many descriptorsOf has made: see maxDescriptors
@@ -89,14 +90,17 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{Findings: d.Findings, draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
+	r := &reader{
+		Findings: d.Findings, draft: d, options: o, keys: keys, guessed: guessed{keys: map[string]bool{}},
+		decoded: map[*policy.Node]proto.Message{},
+	}
 	err = run(r)
 	r.noteGuesses()
 	err = cmp.Or(d.Err(), err)
 	if err != nil || d.IsEmpty() { // Draft.Finish says that it is
 		return err
 	}
-	return keys.unused()
+	return keys.unused(r.guessed)
 }
 
 // decode reads an object as a message of Envoy. It keeps the message, as many routes may have one object from the

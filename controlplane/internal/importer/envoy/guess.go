@@ -25,15 +25,15 @@ import (
 //	  guessEach    if routes choose its values, a descriptor for each value
 //	  guessWith    adds an entry with the key, and begins again below
 func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
-	r.keys.wasAsked = true
+	r.guessed.hasRun = true
 	isFree := func(l *descriptor.Level) bool { return l.Limit == nil }
 	return r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
 }
 
 // noteGuesses notes what the import guessed, for all of its configurations at once.
 func (r *reader) noteGuesses() {
-	if len(r.keys.guesses) > 0 {
-		r.NoteImport("Guessed keys, because no routes are given: " + strings.Join(r.keys.guesses, ", ") + ". A request " +
+	if len(r.guessed.parts) > 0 {
+		r.NoteImport("Guessed keys, because no routes are given: " + strings.Join(r.guessed.parts, ", ") + ". A request " +
 			"without such a header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
 	}
 }
@@ -45,18 +45,19 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 	for _, group := range descriptor.Grouped(levels, depth, byKey) {
 		key := group[0].Pairs[depth].Key
 		isOwnValue := !slices.ContainsFunc(group, func(l *descriptor.Level) bool { return l.Pairs[depth].Text() != key })
-		p, why := r.keys.usePart(key, isOwnValue)
-		if why != "" {
-			list = append(list, r.guessEach(before, key, why, group)...)
+		m := r.keys.meaningOf(key, isOwnValue)
+		r.guessed.add(key, m)
+		if m.whyNone != "" {
+			list = append(list, r.guessEach(before, key, m.whyNone, group)...)
 			continue
 		}
-		if p.Part.Kind == request.KindHost {
+		if m.value.Part.Kind == request.KindHost {
 			r.NoteImport(hostNote)
 		}
 		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
 			r.NoteImport(differs)
 		}
-		list = append(list, r.guessWith(before, descriptor.FromRequest(key, p), group)...)
+		list = append(list, r.guessWith(before, descriptor.FromRequest(key, m.value), group)...)
 	}
 	return list
 }
@@ -115,18 +116,26 @@ func (r *reader) guessWith(
 	return append(list, r.guessBelow(levels, d)...)
 }
 
-// keyParts says which part of a request each descriptor's key stands for, where no rate_limits say that. It collects
-// what it was asked.
-type keyParts struct {
-	given    map[string]request.Value // what --key says
-	used     map[string]bool          // keys that usePart was asked for
-	guesses  []string                 // what usePart guessed, for noteGuesses
-	wasAsked bool                     // by guess: else rate_limits say what all keys stand for
+// guessed is what guess did, for all configurations of an import.
+type guessed struct {
+	hasRun bool            // else rate_limits say what all keys stand for
+	keys   map[string]bool // of the levels
+	parts  []string        // what it guessed of them, for noteGuesses
 }
 
+func (g *guessed) add(key string, m meaning) {
+	g.keys[key] = true
+	if text := key + " = " + m.guess; m.guess != "" && !slices.Contains(g.parts, text) {
+		g.parts = append(g.parts, text)
+	}
+}
+
+// keyParts are the parts of a request that --key says descriptors' keys stand for.
+type keyParts map[string]request.Value
+
 // newKeyParts reads what --key says.
-func newKeyParts(given map[string]string) (*keyParts, error) {
-	k := &keyParts{given: map[string]request.Value{}, used: map[string]bool{}}
+func newKeyParts(given map[string]string) (keyParts, error) {
+	k := keyParts{}
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		p, ok := partNamed(given[key])
 		if !ok {
@@ -136,7 +145,7 @@ func newKeyParts(given map[string]string) (*keyParts, error) {
 				Hint: "write one such as --key user=header:x-user-id",
 			}
 		}
-		k.given[key] = p
+		k[key] = p
 	}
 	return k, nil
 }
@@ -159,12 +168,12 @@ func partNamed(text string) (p request.Value, ok bool) {
 	return p, ok
 }
 
-// unused is an error about a key of --key that nobody asked for.
-func (k *keyParts) unused() error {
-	for _, key := range slices.Sorted(maps.Keys(k.given)) {
+// unused is an error about a key of --key that no level has.
+func (k keyParts) unused(g guessed) error {
+	for _, key := range slices.Sorted(maps.Keys(k)) {
 		switch {
-		case k.used[key]:
-		case !k.wasAsked:
+		case g.keys[key]:
+		case !g.hasRun:
 			return &source.UsageError{Message: "--key is for an import without rate_limits",
 				Hint: "leave out --key: the rate_limits say what each key stands for"}
 		default:
@@ -198,45 +207,41 @@ var notesOfUsual = map[string]string{
 	"path": pathNote,
 }
 
-// usePart is the part of a request that a descriptor's key stands for: what --key says, or what the key commonly means.
+// meaning is what a descriptor's key stands for, where no rate_limits say that: a value of the request, or whyNone.
+type meaning struct {
+	value   request.Value
+	guess   string // what the value is, if the import guessed it
+	whyNone string // Envoy's routes choose the key's values, or the import does not know the key
+}
+
+// meaningOf is what a key stands for: what --key says, or what the key commonly means.
 //
 //	{key: user, value: alice}    the header user
 //	{key: slow, value: slow}     none: isOwnValue, and the routes choose that value, as no header slow is slow
-//
-// If Envoy's routes choose the values of the key, there is none, and why says so.
-func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Value, why string) {
-	k.used[key] = true
-	if p, ok := k.given[key]; ok {
-		return p, ""
+func (k keyParts) meaningOf(key string, isOwnValue bool) meaning {
+	if given, ok := k[key]; ok {
+		return meaning{value: given}
 	}
 	lower := strings.ToLower(key)
 	name := strings.ReplaceAll(lower, "_", "-")
-	p, isUsual := usual[lower]
+	common, isUsual := usual[lower]
 	switch {
 	case isOwnValue, slices.Contains(chosenByRoutes, lower):
-		return p, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with " +
-			"--routes FILE."
+		return meaning{whyNone: "Envoy's routes choose the value of the key " + key + ", and they are not in this file: " +
+			"give them with --routes FILE."}
 	case isUsual:
-		return p, ""
+		return meaning{value: common}
 	case strings.HasSuffix(name, "remote-address"):
-		k.addGuess(key + " = the client's address")
-		return request.ClientNetwork, ""
+		return meaning{value: request.ClientNetwork, guess: "the client's address"}
 	case request.IsHeaderName(name):
-		k.addGuess(key + " = header " + name)
-		return request.Header(name), ""
+		return meaning{value: request.Header(name), guess: "header " + name}
 	}
-	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +
-		"=header:NAME'."
+	return meaning{whyNone: "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" +
+		key + "=header:NAME'."}
 }
 
 // chosenByRoutes are keys whose values the routes choose.
 var chosenByRoutes = []string{"generic_key", "header_match", "query_match", "remote_address_match"}
-
-func (k *keyParts) addGuess(text string) {
-	if !slices.Contains(k.guesses, text) {
-		k.guesses = append(k.guesses, text)
-	}
-}
 
 const (
 	pathNote = "Paths are counted without the query here. Envoy sends :path with it."
