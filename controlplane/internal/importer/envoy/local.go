@@ -148,17 +148,26 @@ func extentOf(route *hostRoute) extent {
 // ownExtents are where the filter's own configuration holds: for all requests but those of routes for which it works by
 // another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
 func (f *listenerFilter) ownExtents(hosts []*virtualHost) (list []extent) {
-	all := extent{routes: map[*hostRoute]bool{}}
+	var own, others []*hostRoute
 	for _, route := range routesOf(hosts) {
 		if _, whose := f.configFor(route); whose == ofFilter {
-			all.routes[route] = true
-			list = append(list, extentOf(route))
+			own = append(own, route)
 		} else {
-			exemptAtLeast(&all.requests, route)
+			others = append(others, route)
 		}
 	}
 	if f.works == whereEnabled {
+		for _, route := range own {
+			list = append(list, extentOf(route))
+		}
 		return list
+	}
+	all := extent{routes: map[*hostRoute]bool{}}
+	for _, route := range own {
+		all.routes[route] = true
+	}
+	for _, route := range others {
+		exemptAtLeast(&all.requests, route)
 	}
 	return []extent{all}
 }
