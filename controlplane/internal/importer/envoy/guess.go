@@ -236,8 +236,8 @@ func (k keyParts) meaningOf(key string, isOwnValue bool) meaning {
 	case request.IsHeaderName(name):
 		return meaning{value: request.Header(name), guess: "header " + name}
 	}
-	return meaning{whyNone: "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" +
-		key + "=header:NAME'."}
+	return meaning{whyNone: "The import does not know what the key " + key + " stands for: give --routes FILE, or " +
+		"--key '" + key + "=header:NAME'."}
 }
 
 // chosenByRoutes are keys whose values the routes choose.
