@@ -194,16 +194,16 @@ func (g *hostGroup) countedWithNarrower(p hostPath) (counted request.Selection, 
 	return counted, true
 }
 
-// takenByAnother are the requests that a path of another Ingress takes from the group. Its host and its path are
-// compared with each of the group:
+// takenByAnother are the requests that a path of another Ingress takes from the group. The first row that fits says
+// which. Its host and its path are compared with each of the group:
 //
 //	its host     its path  it takes
-//	below one    any       the host
-//	one of them  wins      the host with the path
 //	one of them  ties      some: nginx gives them to the older Ingress
+//	one of them  wins      the host with the path
+//	below one    any       the host
 //	any          any       none
 //
-// No match says which some are. The two rows before are some too if the group has what wins over the path in turn: a
+// No match says which some are. The next two rows are some as well if the group has what wins over the path in turn: a
 // path, as a group of / and /api/v1 beside /api, or a host below the path's.
 func (g *hostGroup) takenByAnother(p hostPath) (taken request.Selection, takesSome bool) {
 	hasPath := func(is func(own writtenPath) bool) bool {
@@ -218,12 +218,12 @@ func (g *hostGroup) takenByAnother(p hostPath) (taken request.Selection, takesSo
 		taken.TurnOff(request.NoMatch("another Ingress takes some of those to " + p.path.Text()))
 	case (takesHost || takesPath) && g.hasNarrower(p.host):
 		taken.TurnOff(request.NoMatch("another Ingress takes some of those to " + p.host))
-	case takesHost:
-		taken = requestsTo([]string{p.host}, anyPath)
 	case takesPath && len(g.hosts) == 1: // the rule's match has the host
 		taken = requestsTo([]string{allOthers}, p.path)
 	case takesPath:
 		taken = requestsTo([]string{p.host}, p.path)
+	case takesHost:
+		taken = requestsTo([]string{p.host}, anyPath)
 	default:
 		return taken, false
 	}
@@ -236,7 +236,7 @@ func (g *hostGroup) hasWiderOnly(host string) bool {
 	return !slices.Contains(g.hosts, host) && slices.ContainsFunc(g.hosts, isWider)
 }
 
-// hasNarrower reports whether the group has a host below one.
+// hasNarrower reports whether the group has a host below this one.
 func (g *hostGroup) hasNarrower(host string) bool {
 	return slices.ContainsFunc(g.hosts, func(own string) bool { return isHostBelow(own, host) })
 }

@@ -130,7 +130,7 @@ func (n *reader) readLimits(block []*nginxconf.Directive, around map[module]limi
 // maxBeside bounds the servers, and the locations of one block: each is compared with each other.
 const maxBeside = 1000
 
-// refuseTooMany fails if there are more blocks than that, and reports whether it does.
+// refuseTooMany fails if there are more blocks than maxBeside, and reports whether it does.
 func (n *reader) refuseTooMany(blocks []*nginxconf.Directive) (refuses bool) {
 	if len(blocks) <= maxBeside {
 		return false
