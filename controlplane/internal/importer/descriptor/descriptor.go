@@ -184,30 +184,30 @@ func LocalLevels(list []*Level, enforced draft.Enforcement) *Levels {
 	return &Levels{list, func(entries []Entry) []*leaf { return localLeaves(list, entries) }, enforced}
 }
 
-// Limited are the limits of the requests that have some descriptors.
-type Limited struct {
-	Rules   []*draft.Rule
-	reached map[*Level]bool // some request comes to it
-	unsure  map[*Level]bool // one may come to it, and there is no rule for that: a descriptor has an unknown entry
+// Reached is what requests that have some descriptors come to.
+type Reached struct {
+	Rules  []*draft.Rule
+	levels map[*Level]bool // some request comes to it
+	unsure map[*Level]bool // one may come to it, and there is no rule for that: a descriptor has an unknown entry
 }
 
 // AreAll reports whether the rules limit all requests that the levels limit.
-func (l *Limited) AreAll() bool { return len(l.unsure) == 0 }
+func (r *Reached) AreAll() bool { return len(r.unsure) == 0 }
 
 // Rules makes the rules of the levels that requests with these descriptors come to.
-func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) *Limited {
-	found := &Limited{reached: map[*Level]bool{}, unsure: map[*Level]bool{}}
+func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) *Reached {
+	found := &Reached{levels: map[*Level]bool{}, unsure: map[*Level]bool{}}
 	for i := range sent {
 		d := &sent[i]
 		leaves := ls.search(d.Entries)
-		if limited := withLimit(leaves); len(limited) > policy.MaxRules { // each is compared with each other
-			to.Fail(limited[0].level.At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: "+
+		if ends := withLimit(leaves); len(ends) > policy.MaxRules { // each is compared with each other
+			to.Fail(ends[0].level.At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: "+
 				"import fewer")
 			continue
 		}
 		leaves = reachable(leaves)
 		for _, l := range leaves {
-			found.reached[l.level] = true
+			found.levels[l.level] = true
 		}
 		for _, l := range ls.unsureOf(d) {
 			found.unsure[l] = true
@@ -256,10 +256,10 @@ func reachable(leaves []*leaf) (list []*leaf) {
 }
 
 // NoteUnreached notes the limits that no request comes to. It takes what Rules returned, for all descriptors.
-func (ls *Levels) NoteUnreached(to *draft.Findings, all ...*Limited) {
+func (ls *Levels) NoteUnreached(to *draft.Findings, all ...*Reached) {
 	for _, l := range ls.List {
-		isReached := func(of *Limited) bool { return of.reached[l] }
-		isUnsure := func(of *Limited) bool { return of.unsure[l] }
+		isReached := func(of *Reached) bool { return of.levels[l] }
+		isUnsure := func(of *Reached) bool { return of.unsure[l] }
 		switch {
 		case l.Limit == nil, slices.ContainsFunc(all, isReached):
 		case slices.ContainsFunc(all, isUnsure):

@@ -41,9 +41,7 @@ func (d *Descriptor) makeRule(l *plannedLeaf, enforced draft.Enforcement) *draft
 			t.Requests.TurnOff(why)
 			continue
 		}
-		if e.wider == l { // else it has a rule of its own or no limit, and is unlimited in this one
-			o.Limit = e.level.Limit
-		}
+		o.Limit = e.limitIn(l)
 		t.Overrides = append(t.Overrides, o)
 	}
 	if slices.ContainsFunc(all, placed.isUnmatched) {

@@ -35,16 +35,25 @@ func (d *Descriptor) rulesOfLeaves(
 	return list
 }
 
-// plannedLeaf is a leaf with what becomes of it: a rule, an override of the rule of a wider leaf, or neither, as it has
+// plannedLeaf is a leaf with what becomes of it: a rule, an override in the rule of a wider leaf, or neither, as it has
 // no limit.
 type plannedLeaf struct {
 	*leaf
-	earlier []*plannedLeaf // those before it, in the order of the search
-	mixed   *leaf          // one that a policy takes for it, so its rule is off; nil = there is none
-	wider   *plannedLeaf   // whose rule has its override; nil = it is none
+	earlier  []*plannedLeaf // those before it, in the order of the search
+	mixed    *leaf          // one that a policy takes for it, so its rule is off; nil = there is none
+	inRuleOf *plannedLeaf   // the wider leaf; nil = it is no override
 }
 
-func (l *plannedLeaf) hasRule() bool { return l.level.Limit != nil && l.wider == nil }
+func (l *plannedLeaf) hasRule() bool { return l.level.Limit != nil && l.inRuleOf == nil }
+
+// limitIn is the limit of the leaf's requests in the rule of a later one; nil if they are unlimited there: they have a
+// rule of their own, or no limit.
+func (l *plannedLeaf) limitIn(other *plannedLeaf) *draft.Limit {
+	if l.inRuleOf != other {
+		return nil
+	}
+	return l.level.Limit
+}
 
 // plan says what becomes of leaves, in their order.
 func plan(leaves []*leaf) []*plannedLeaf {
@@ -103,7 +112,7 @@ func joinOverrides(list []*plannedLeaf) {
 		}
 		canHave := func(w *plannedLeaf) bool { return l.canOverride(w.leaf) }
 		if i := slices.IndexFunc(wide, canHave); i >= 0 {
-			l.wider = wide[i]
+			l.inRuleOf = wide[i]
 		} else if !l.areOneText() {
 			wide = append(wide, l)
 		}

@@ -268,24 +268,24 @@ func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
 	levels := descriptor.LocalLevels(r.readLevels(c), *enforced)
 	bucket := r.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
 	hasBucketRule := false
-	var all []*descriptor.Limited
+	var all []*descriptor.Reached
 	for _, where := range c.extents {
 		sent, err := r.descriptorsIn(c, where, levels.List, hosts)
 		if err != nil {
 			return err
 		}
-		limited := levels.Rules(r.Findings, sent)
-		all = append(all, limited)
+		reached := levels.Rules(r.Findings, sent)
+		all = append(all, reached)
 		if bucket != nil {
 			t := draft.Terms{
 				Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests, Enforcement: *enforced,
 			}
-			if c.takesAll() || t.ExemptLimited(limited.Rules, limited.AreAll()) {
+			if c.takesAll() || t.ExemptLimited(reached.Rules, reached.AreAll()) {
 				r.draft.Add(draft.NewRule(t))
 				hasBucketRule = true
 			}
 		}
-		r.draft.Add(limited.Rules...)
+		r.draft.Add(reached.Rules...)
 	}
 	if bucket != nil && !hasBucketRule {
 		r.NoteNoRequest(bucket.At, c.bucketName())

@@ -42,10 +42,10 @@ func (r *reader) readService(files []*source.Document) error {
 		return err
 	}
 	levels := descriptor.ServiceLevels(list, *enforced)
-	limited := levels.Rules(r.Findings, sent)
+	reached := levels.Rules(r.Findings, sent)
 	r.draft.Domain = domain
-	r.draft.Add(limited.Rules...)
-	levels.NoteUnreached(r.Findings, limited)
+	r.draft.Add(reached.Rules...)
+	levels.NoteUnreached(r.Findings, reached)
 	return nil
 }
 
