@@ -1,13 +1,13 @@
 // Package envoyfile finds the listeners in files of Envoy, with their filters and routes. It knows where limits may
 // stand, and not what they say: package envoy decodes them.
 //
-//	OpenWhole,   a configuration or a dump of Envoy, a part of one, or       envoyfile.go
-//	Whole        EnvoyFilters of Istio: as the configuration of an Envoy
+//	OpenWhole,   a configuration or a dump of Envoy, a part of one, or       envoyfile.go,
+//	Whole        EnvoyFilters of Istio: as the configuration of an Envoy     envoyfilter.go
 //	FindSites    its sites: each a listener with its routes, or routes that  site.go
 //	             no listener has
 //	Wanted,      those that have limits, and one of them by --listener,      site.go
 //	Choose       if there are several
-//	Config       the configuration of a filter, in a site or for a route     site.go
+//	Config       the configuration of a filter, in a site or for a route     envoyfile.go
 //	Refuse...    says what a file is that is none of these, and rejects      refuse.go
 //	             names that are spelled nearly as those that lead to limits
 //	WhyNothing   says why there is no limit in a file                        refuse.go
@@ -15,6 +15,7 @@ package envoyfile
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
@@ -76,163 +77,55 @@ func eachHasOneOf(list []*policy.Node, fields ...string) bool {
 	return len(list) > 0
 }
 
-// patched is the listener that the patches of EnvoyFilters make. The paths of places start at it: no file has it.
-func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
-	listener := source.Wrap("http_filters", source.NewList())
-	for _, e := range envoyFilters {
-		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
-			for _, part := range partsOf(to, e.At, p) {
-				listener = merged(listener, part)
-			}
-		}
-	}
-	for _, h := range hostsOf(listener) {
-		if len(source.ItemsOf(h, "routes")) == 0 { // one stands for those of the host, which no patch has
-			listener = merged(listener, withHost(firstDomain(h), withRoute(source.NewObject())))
-		}
-	}
-	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
-		"every request of the proxies that get the policy.")
-	isLimitedDefault := func(h *policy.Node) bool { return firstDomain(h) == "*" && hasRateLimitsOrLimiter(h) }
-	if hosts := hostsOf(listener); len(hosts) > 1 && slices.ContainsFunc(hosts, isLimitedDefault) {
-		to.NoteImport("Limits in patches for all virtual hosts are here for those hosts that no other patch names: write " +
-			"the same for the others.")
-	}
-	return listener
+// Config is the configuration of a filter, which is decoded when it is needed.
+type Config struct {
+	Name     string // of the filter
+	TypeName string // of its message
+	Node     *policy.Node
+	At       source.Place
+	Disabled bool
 }
 
-// partsOf are the parts of a listener that are the value of a patch. The place is that of the EnvoyFilter.
-//
-//	apply_to               the part
-//	HTTP_FILTER            a filter
-//	ROUTE_CONFIGURATION    the routing, with a host for what it says of all requests
-//	VIRTUAL_HOST           a host, if it has domains; else what is for the host that the patch names
-//	HTTP_ROUTE             a route of the host that the patch names
-//	NETWORK_FILTER, ...    what has http_filters or route_config in the value
-func partsOf(to *draft.Findings, at source.Place, patch *policy.Node) []*policy.Node {
-	value := source.FieldOf(patch, "patch", "value")
-	if value == nil {
+// ConfigAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
+// FilterConfig of a route.
+func ConfigAt(name string, n *policy.Node, at source.Place) Config {
+	typeName := typeOf(source.TextOf(n, "@type"))
+	switch {
+	case strings.HasSuffix(typeName, ".TypedStruct"):
+		typeName = typeOf(source.TextOf(n, "type_url"))
+		return Config{Name: name, TypeName: typeName, Node: source.FieldOf(n, "value"), At: at.In("value")}
+	case strings.HasSuffix(typeName, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
+		return Config{Name: name, Disabled: true, At: at} // Envoy ignores its config
+	case strings.HasSuffix(typeName, ".FilterConfig"):
+		return ConfigAt(name, source.FieldOf(n, "config"), at.In("config"))
+	}
+	return Config{Name: name, TypeName: typeName, Node: n, At: at}
+}
+
+// typeOf is the name of a message in an address of its type.
+func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
+
+// IsOf reports whether a configuration is of a message type.
+func (c Config) IsOf(typeName string) bool { return c.Node != nil && c.TypeName == typeName }
+
+// ConfigsPerRoute lists the configurations of filters that a route or virtual host has.
+func ConfigsPerRoute(n *policy.Node, at source.Place) (list []Config) {
+	configs := source.FieldOf(n, "typed_per_filter_config")
+	if configs == nil {
 		return nil
 	}
-	domain := domainOf(patch)
-	switch applyTo := source.TextOf(patch, "apply_to"); applyTo {
-	case "HTTP_FILTER":
-		return []*policy.Node{source.Wrap("http_filters", source.NewList(value))}
-	case "ROUTE_CONFIGURATION":
-		if source.FieldOf(value, "rate_limits") != nil {
-			to.Fail(at, "a ROUTE_CONFIGURATION has no rate_limits: its virtual_hosts and their routes have them")
-		}
-		return []*policy.Node{source.Wrap("route_config", value), withHost("*", source.NewObject())}
-	case "VIRTUAL_HOST":
-		return []*policy.Node{withHost(domain, value)}
-	case "HTTP_ROUTE":
-		if name := source.TextOf(patch, "match", "route_configuration", "vhost", "route", "name"); name != "" {
-			value = merged(value, unknownMatch)
-			to.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
-				"its rules are off until they have a match")
-		}
-		return []*policy.Node{withHost(domain, withRoute(value))}
-	default:
-		listeners := listenersIn(value)
-		if len(listeners) == 0 && hasRateLimitsOrLimiter(value) {
-			to.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
-		}
-		return listeners
-	}
-}
-
-// unknownMatch is the match of a route that a file names, and does not have. Package envoy finds no condition on the
-// path in it, and turns its rules off.
-var unknownMatch = source.Wrap("match", source.NewObject())
-
-// listenersIn are the parts of a value that have filters or routes.
-func listenersIn(value *policy.Node) (list []*policy.Node) {
-	source.Walk(value, func(n *policy.Node) {
-		if source.FieldOf(n, "http_filters") != nil || source.FieldOf(n, "route_config") != nil {
-			list = append(list, n)
-		}
-	})
-	return list
-}
-
-// domainOf is the domain of the virtual host that a patch is for. Istio names the host by it, or in a way that stands
-// for every request.
-func domainOf(patch *policy.Node) string {
-	name := source.TextOf(patch, "match", "route_configuration", "vhost", "name")
-	isAnyName := strings.HasPrefix(name, "*") && !strings.HasPrefix(name, "*.")
-	if name == "" || isAnyName || strings.HasPrefix(name, "inbound|") {
-		return "*"
-	}
-	return name
-}
-
-func hostsOf(listener *policy.Node) []*policy.Node {
-	return source.ItemsOf(listener, "route_config", "virtual_hosts")
-}
-
-// firstDomain is the domain by which a virtual host is known.
-func firstDomain(host *policy.Node) string {
-	if domains := source.ItemsOf(host, "domains"); len(domains) > 0 {
-		return domains[0].Text
-	}
-	return ""
-}
-
-// withHost is a listener that has something of a virtual host: of that of the domain, unless it says its own domains.
-func withHost(domain string, has *policy.Node) *policy.Node {
-	if firstDomain(has) == "" {
-		has = merged(source.Wrap("domains", source.NewList(source.NewText(domain))), has)
-	}
-	return source.Wrap("route_config", source.Wrap("virtual_hosts", source.NewList(has)))
-}
-
-// withRoute is a virtual host that has a route.
-func withRoute(route *policy.Node) *policy.Node {
-	return source.Wrap("routes", source.NewList(route))
-}
-
-// merged is a node with what another one has too, as Istio merges a patch: it adds items to lists and fields to
-// objects, and replaces other values.
-func merged(n, patch *policy.Node) *policy.Node {
-	switch {
-	case n.Kind != patch.Kind:
-		return patch
-	case n.Kind == policy.List:
-		return source.NewList(mergedItems(n.Items, patch.Items)...)
-	case n.Kind != policy.Object:
-		return patch
-	}
-	both := source.NewObject(slices.Clone(n.Fields)...)
-	for _, f := range patch.Fields {
-		isIt := func(has policy.Field) bool { // either may be written as in JSON
-			return source.IsField(has.Name, f.Name) || source.IsField(f.Name, has.Name)
-		}
-		if i := slices.IndexFunc(both.Fields, isIt); i >= 0 {
-			both.Fields[i].Value = merged(both.Fields[i].Value, f.Value)
-		} else {
-			both.Fields = append(both.Fields, f)
-		}
-	}
-	return both
-}
-
-// mergedItems are the items of two lists. Of a virtual host, which is known by its first domain, they are one item.
-func mergedItems(items, others []*policy.Node) []*policy.Node {
-	list := slices.Clone(items)
-	for _, other := range others {
-		domain := firstDomain(other)
-		isIt := func(n *policy.Node) bool { return domain != "" && firstDomain(n) == domain }
-		if i := slices.IndexFunc(list, isIt); i >= 0 {
-			list[i] = merged(list[i], withoutField(other, "domains"))
-		} else {
-			list = append(list, other)
-		}
+	at = at.In("typed_per_filter_config")
+	for _, f := range configs.Fields {
+		below := at
+		below.Path += "[" + strconv.Quote(f.Name) + "]"
+		list = append(list, ConfigAt(f.Name, f.Value, below))
 	}
 	return list
 }
 
-// withoutField is an object without a field.
-func withoutField(n *policy.Node, name string) *policy.Node {
-	isIt := func(f policy.Field) bool { return source.IsField(f.Name, name) }
-	return source.NewObject(slices.DeleteFunc(slices.Clone(n.Fields), isIt)...)
-}
+// The messages of Envoy's filters.
+const (
+	LocalType    = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+	ServiceType  = "envoy.extensions.filters.http.ratelimit.v3.RateLimit"
+	PerRouteType = ServiceType + "PerRoute" // of a route for the filter of ServiceType
+)
