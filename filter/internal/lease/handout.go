@@ -16,7 +16,7 @@ func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Tr
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	isReported := p.Reporter.End(grant, trip.CameNs) // before give: the account takes over what is granted, then gives it
+	isReported := p.Reporter.End(grant, trip.CameNs) // first: the account takes over what is granted, then gives it
 	h := newHandout(p, grant, trip, isReported && !grant.Failed)
 	for _, w := range waiters {
 		if n := h.needOf(w.Needs()); n != nil {
@@ -39,9 +39,12 @@ type handout struct {
 	grant   *quota.Grant     // as it came
 	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
 	cameNs  int64            // when it came
-	told    allot.Allotment  // what the next request is told, with its own Units
+	told    allot.Allotment  // what requests are told, each with its own Units
 	rest    leased.GrantLeft // what nobody has got yet
-	blockNs int64            // of a denial: until when the key is blocked, 0 = it is not
+
+	// Of a denial:
+	blockNs      int64 // until when the key is blocked, 0 = it is not
+	hasToldBlock bool  // a request was told that the ask has begun the block
 }
 
 func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
@@ -139,9 +142,13 @@ func (h *handout) blockedUntilNs() int64 {
 // rule has begun the block, and the next ones are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
 	s.Carried.Allotment = h.told
-	if h.blockNs > 0 && h.told.Denial != allot.Blocked {
+	switch {
+	case h.blockNs == 0 || h.told.Denial == allot.Blocked: // the ask has begun none
+	case h.hasToldBlock:
+		s.Carried.Allotment.Denial = allot.Blocked
+	default:
 		s.Rule.Metrics.BlocksBegun++
-		h.told.Denial = allot.Blocked
+		h.hasToldBlock = true
 	}
 }
 

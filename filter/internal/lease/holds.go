@@ -128,7 +128,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 }
 
 // accountOf is the account in which Take counts the subject's units, nil if there is none. Units that are Allotted have
-// one: see handout.give.
+// one: see accountKeeper.
 func accountOf(s *decide.Subject) *account.Account {
 	acc, _ := s.Carried.Account.(*account.Account)
 	return acc

@@ -17,8 +17,8 @@
 //	Settle(2, 5)               -2       +5  yes: a request held 2, and its answer has cost 5
 //
 // Sweep forgets an account of which nothing is given or held. A request that held 0 units, or whose hold has lapsed,
-// may be settled later, and an ask may wait for long before it reports. So each verb begins with revive, and so does
-// all that ends or makes a report.
+// may be settled later, and an ask may wait for long before it reports. So each of these verbs begins with revive, and
+// so does all that ends or makes a report.
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account

@@ -111,18 +111,18 @@ func without[T comparable](list []T, one T) []T {
 
 // askState is how far an ask is. Its life:
 //
-//	 ensureQueued            markSent             end
-//	--------------> queued ------------> flying ----------> over
-//	                 |  ^                 |  |               ^
-//	                 |  +------ end ------+  +----> late ----+
-//	                 +------------------ end ----------------+
+//	 ensureQueued            markSent                    end
+//	--------------> queued ------------> flying ---------------------> over
+//	                 |  ^                 |  |   makeLate        end    ^
+//	                 |  +--- askAgain ----+  +------------> late -------+
+//	                 +------------------------- end --------------------+
 //
 //	queued  Other requests for the same units join it. It ends if the last of its requests leaves, or if the result of
 //	        the ask that flies for the same units decides them, too: see decideMore.
 //	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, it is
 //	        queued again, or over if no request waits for it.
 //	late    It has had no result for the timeout. Its requests are decided without it, and the same units may be asked
-//	        for again. A result counts for lateNs: see askLateAgain.
+//	        for again. A result counts for lateNs.
 type askState uint8
 
 const (
@@ -224,8 +224,7 @@ const (
 	unanswered               // the reports may be lost, or have never left: they are made again
 )
 
-// end ends an ask, wherever it is. It is queued again if requests still wait for it. These join an ask for the same
-// units that is queued already.
+// end takes an ask off its list, and ends its reports.
 func (as *askList) end(a *ask, how ending) {
 	as.remove(a)
 	for i := range a.parts {
@@ -237,12 +236,18 @@ func (as *askList) end(a *ask, how ending) {
 			r.Repeat()
 		}
 	}
-	if len(a.waiters) == 0 {
-		return
-	}
-	if next := as.queued[a.want]; next != nil {
+}
+
+// askAgain ends an ask, and queues it again if requests still wait for it. These join an ask for the same units that is
+// queued already.
+func (as *askList) askAgain(a *ask, how ending) {
+	as.end(a, how)
+	next := as.queued[a.want]
+	switch {
+	case len(a.waiters) == 0:
+	case next != nil:
 		next.putBefore(a)
-	} else {
+	default:
 		as.enqueue(a)
 	}
 }
@@ -264,10 +269,10 @@ func (as *askList) remove(a *ask) {
 	a.state = over
 }
 
-// streamEnded ends all asks that were sent: no result can come any more.
+// streamEnded has all asks that were sent be asked again: no result can come any more.
 func (as *askList) streamEnded() {
 	for len(as.sent) > 0 {
-		as.end(as.sent[0], unanswered)
+		as.askAgain(as.sent[0], unanswered)
 	}
 	as.late = nil
 }
@@ -279,9 +284,9 @@ const lateNs = 10_000_000_000
 // if a timeout could be longer.
 const _ = uint64(lateNs - policy.MaxTimeoutNs)
 
-// askLateAgain makes asks late that have no result after the timeout, and of which expireOverdue has decided the
-// requests: their units may be asked for again, and their accounts are reported again. It forgets an ask after lateNs.
-func (as *askList) askLateAgain(now, timeoutNs int64) {
+// makeLate makes asks late that have no result after the timeout: their units may be asked for again, and their
+// accounts are reported again. It forgets an ask after lateNs.
+func (as *askList) makeLate(now, timeoutNs int64) {
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= timeoutNs {
 		a := as.sent[0]
 		as.end(a, unanswered)

@@ -87,9 +87,9 @@ func TestALateAskReportsAgain(t *testing.T) {
 	as.queue[0].parts[0].Reporter.Write(&quota.Part{}, 0)
 	as.sendAll(1, 0)
 	r := acc.Reporter()
-	as.askLateAgain(99, 100)
+	as.makeLate(99, 100)
 	require.True(t, r.MustWait())
-	as.askLateAgain(100, 100)
+	as.makeLate(100, 100)
 	require.False(t, r.MustWait())
 	require.True(t, book.HasListed())
 }
@@ -150,10 +150,10 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	as.join(req, of('k', 1))
 	as.sendAll(7, 0)
 	late := as.sent[0]
-	as.askLateAgain(timeoutNs-1, timeoutNs)
+	as.makeLate(timeoutNs-1, timeoutNs)
 	require.NotNil(t, as.flying[late.want])
 	as.leave(req)
-	as.askLateAgain(timeoutNs, timeoutNs)
+	as.makeLate(timeoutNs, timeoutNs)
 	require.Nil(t, as.flying[late.want])
 
 	second := &Waiter{}
@@ -165,7 +165,7 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	require.Nil(t, as.find(7))
 	require.Same(t, next, as.flying[next.want], "the result of the late one is not its own")
 	as.leave(second)
-	as.askLateAgain(timeoutNs+lateNs, timeoutNs)
+	as.makeLate(timeoutNs+lateNs, timeoutNs)
 	require.Nil(t, as.find(8))
 }
 

@@ -20,7 +20,7 @@
 // What may go wrong meanwhile:
 //
 //	the client leaves     Forget ends the wait. Its units go into the lease, or back.
-//	an answer comes late  askLateAgain lets others ask anew. handOut puts late units into the lease.
+//	an answer comes late  makeLate lets others ask anew. handOut puts late units into the lease.
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. Tick asks on.
 //
@@ -221,7 +221,7 @@ func (c *Client) Tick(now int64) {
 	}
 	c.stream.tickNs = now
 	c.expireOverdue(now)
-	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
+	c.asks.makeLate(now, c.worker.Service.TimeoutNs)
 	c.worker.Book.Sweep(now, c.worker.Service.TimeoutNs)
 	if c.worker.Service.Silent && !c.stream.owes() {
 		c.asks.askForNobody([]lease.Part{c.worker.ProbePart()})

@@ -44,7 +44,7 @@ func (c *Client) defineAgain(a *ask) {
 	for i := range a.parts {
 		delete(c.stream.defined, a.parts[i].Wire.Definition)
 	}
-	c.asks.end(a, refused)
+	c.asks.askAgain(a, refused)
 }
 
 // reject has the requests wait no longer: the service takes no more asks now.
