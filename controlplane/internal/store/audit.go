@@ -85,11 +85,18 @@ func (s store) Audit(_ context.Context, policy string, limit int, before uint64)
 	return list, err
 }
 
-// Secret implements Store. A damaged secret counts as none.
+// Secret implements Store. A damaged secret counts as none. A store that takes no changes tells one that is there.
 func (s store) Secret(ctx context.Context) (secret []byte, err error) {
+	err = s.read("read audit secret", func(r records) (err error) {
+		secret, err = r.get(metaBucket, secretKey)
+		return err
+	})
+	if err == nil {
+		return secret, nil
+	}
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh) // never fails: see its documentation
-	err = s.write(ctx, "read audit secret", func(r records) error {
+	err = s.write(ctx, "make audit secret", func(r records) error {
 		secret, err = r.get(metaBucket, secretKey)
 		if err == nil {
 			return nil

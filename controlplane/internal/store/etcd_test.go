@@ -159,6 +159,8 @@ func TestCutOff(t *testing.T) {
 	cluster, ctx := servertest.StartEtcd(t, 1), t.Context()
 	e := openEtcd(t, cluster.URL())
 	appendAll(t, e, "a")
+	secret, err := e.Secret(ctx)
+	require.NoError(t, err)
 	for name, fault := range map[string][2]func(){
 		"silent": {func() { cluster[0].Signal(syscall.SIGSTOP) }, func() { cluster[0].Signal(syscall.SIGCONT) }},
 		// gRPC's own pauses are long by then.
@@ -179,6 +181,9 @@ func TestCutOff(t *testing.T) {
 			r, err := e.Get(ctx, 1)
 			require.NoError(t, err)
 			require.Equal(t, "a", string(r.YAML))
+			known, err := e.Secret(ctx)
+			require.NoError(t, err)
+			require.Equal(t, secret, known)
 			fault[1]()
 			begun = time.Now()
 			soon(t, "it is back", func() bool { return e.Healthy(ctx) == nil })
