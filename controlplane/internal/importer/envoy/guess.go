@@ -54,8 +54,8 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 		if m.value.Part.Kind == request.KindHost {
 			r.NoteImport(hostNote)
 		}
-		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
-			r.NoteImport(differs)
+		if m.note != "" {
+			r.NoteImport(m.note)
 		}
 		list = append(list, r.guessWith(before, descriptor.FromRequest(key, m.value), group)...)
 	}
@@ -211,6 +211,7 @@ var notesOfUsual = map[string]string{
 type meaning struct {
 	value   request.Value
 	guess   string // what the value is, if the import guessed it
+	note    string // how what the key commonly means differs from what Envoy sends
 	whyNone string // Envoy's routes choose the key's values, or the import does not know the key
 }
 
@@ -230,7 +231,7 @@ func (k keyParts) meaningOf(key string, isOwnValue bool) meaning {
 		return meaning{whyNone: "Envoy's routes choose the value of the key " + key + ", and they are not in this file: " +
 			"give them with --routes FILE."}
 	case isUsual:
-		return meaning{value: common}
+		return meaning{value: common, note: notesOfUsual[lower]}
 	case strings.HasSuffix(name, "remote-address"):
 		return meaning{value: request.ClientNetwork, guess: "the client's address"}
 	case request.IsHeaderName(name):

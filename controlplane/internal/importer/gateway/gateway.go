@@ -71,11 +71,11 @@ func Read(d *draft.Draft, files []*source.Document) {
 func addPolicy(d *draft.Draft, r source.Resource) {
 	name := source.TextOf(r.Node, "metadata", "name")
 	spec := source.FieldOf(r.Node, "spec")
-	noteTargets(d.Findings, name, spec, r.At)
 	limit := source.FieldOf(spec, "rate_limit")
 	if limit == nil {
 		return
 	}
+	noteTargets(d.Findings, name, spec, r.At)
 	at := r.At.In("spec.rateLimit")
 	o, ok := decodeLimit(d.Findings, limit, at)
 	if !ok {
