@@ -39,7 +39,7 @@
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
 //	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
 //	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
-//	Source.Take      The Subject's allotment has 0 units, which are taken.
+//	Source.Take      It takes the 1 unit of the Subject's allotment.
 //	Client.Done      Nothing is left of the allotment, so nothing goes back.
 //
 // A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and

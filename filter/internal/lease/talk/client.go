@@ -19,7 +19,7 @@
 //
 // What may go wrong meanwhile:
 //
-//	the client leaves     Forget ends the wait. Its units go into the lease, or back.
+//	the client leaves     Forget ends the wait. What it has got goes back. What its ask gets goes into the lease.
 //	an answer comes late  makeLate lets others ask anew. handOut puts late units into the lease.
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. Tick asks on.
