@@ -123,6 +123,9 @@ func TestImports(t *testing.T) {
 			if errors.As(err, &usage) {
 				got += "hint: " + usage.Hint + "\n"
 			}
+			if made.Notes != nil {
+				got += shown(&made)
+			}
 		}
 		comesTo.Data = []byte(got)
 	})

@@ -37,7 +37,10 @@ func (r *reader) readLocal(file *source.Document) error {
 		return err
 	}
 	if r.draft.IsEmpty() && r.Err() == nil {
-		return envoyfile.WhyNothing(r.Findings, in)
+		why := envoyfile.WhyNothing(r.Findings, in)
+		if !hasLocalLimits(s) { // else the import has read its limits, and notes say why it made no rule
+			return why
+		}
 	}
 	return nil
 }
