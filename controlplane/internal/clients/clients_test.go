@@ -58,6 +58,9 @@ const (
 	paths = `{"rule":"paths","outcome":"matches","allowed":true,"cost":1,"hash":"h5",` +
 		`"key":[{"part":"path","value":"/"}]}`
 
+	tenants = `{"rule":"tenants","outcome":"matches","allowed":true,"cost":1,"hash":"h6",` +
+		`"key":[{"part":"path segment 2","value":null}]}`
+
 	lacks = `{"rule":"lacks","outcome":"no_key","why":"missing_key: no cookie","no_key":"the request has no cookie"}`
 
 	strict = `{"rule":"strict","outcome":"matches","allowed":false,"cost":1,"reason":"missing_key","mode":"enforced",` +
@@ -66,7 +69,8 @@ const (
 	off = `{"rule":"off","outcome":"off","why":"mode: off"}`
 
 	explained = `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[` +
-		user + `,` + token + `,` + shared + `,` + posts + `,` + paths + `,` + lacks + `,` + strict + `,` + off + `]},
+		user + `,` + token + `,` + shared + `,` + posts + `,` + paths + `,` + tenants + `,` +
+		lacks + `,` + strict + `,` + off + `]},
 		{"proxy":"edge-2","allowed":true,"rules":[` + user + `]},
 		{"proxy":"edge-3","error":"gone"}]}`
 
@@ -95,7 +99,7 @@ func TestKeysOfAClient(t *testing.T) {
 		require.NotContains(t, byRule, k.Rule)
 		byRule[k.Rule] = k
 	}
-	require.Len(t, byRule, 7, "all but the rule that is off")
+	require.Len(t, byRule, 8, "all but the rule that is off")
 	require.Equal(t, map[string]string{"edge-1": "h1", "edge-2": "h1"}, byRule["user"].hashes)
 	require.Equal(t, `header x-user-id = "alice"`, byRule["user"].Text())
 	require.Equal(t, "header authorization = hidden: a credential", byRule["token"].Text())
@@ -104,6 +108,7 @@ func TestKeysOfAClient(t *testing.T) {
 	require.Equal(t, "methods POST", byRule["posts"].Only)
 	require.Empty(t, byRule["posts"].Why)
 	require.Equal(t, "the description does not give path", byRule["paths"].NoKey)
+	require.Equal(t, "the description does not give path", byRule["tenants"].NoKey)
 	require.Equal(t, "the request has no cookie", byRule["lacks"].NoKey)
 	require.Empty(t, byRule["lacks"].Why, "NoKey says it")
 

@@ -140,7 +140,10 @@ func (k *Key) leaveOpen(r *simulate.Request, rule *result.ExplainedRule) {
 			k.Only = rule.Failing + " " + rule.Wanted
 			k.Why = ""
 		}
-		if slices.ContainsFunc(k.Key, func(p result.KeyPart) bool { return p.Part == of.part }) {
+		isOf := func(p result.KeyPart) bool {
+			return p.Part == of.part || strings.HasPrefix(p.Part, of.part+" segment ")
+		}
+		if slices.ContainsFunc(k.Key, isOf) {
 			k.NoKey = "the description does not give " + of.part
 		}
 	}
