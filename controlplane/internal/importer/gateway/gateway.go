@@ -122,12 +122,12 @@ type limitRules struct {
 }
 
 type limitRule struct {
-	Selectors         []selector      `json:"clientSelectors"`
-	Limit             *amount         `json:"limit"`
-	Cost              *cost           `json:"cost"`
-	Shared            bool            `json:"shared"`
-	Shadow            bool            `json:"shadowMode"`
-	XRateLimitHeaders json.RawMessage `json:"xRateLimitHeaders"`
+	Selectors         []selector `json:"clientSelectors"`
+	Limit             *amount    `json:"limit"`
+	Cost              *cost      `json:"cost"`
+	Shared            bool       `json:"shared"`
+	Shadow            bool       `json:"shadowMode"`
+	XRateLimitHeaders any        `json:"xRateLimitHeaders"`
 }
 
 type cost struct {
@@ -136,15 +136,15 @@ type cost struct {
 }
 
 type hits struct {
-	From     string          `json:"from"`
-	Number   uint32          `json:"number"`
-	Metadata json.RawMessage `json:"metadata"`
+	From     string `json:"from"`
+	Number   uint32 `json:"number"`
+	Metadata any    `json:"metadata"`
 }
 
 type amount struct {
-	Requests uint32          `json:"requests"`
-	Unit     string          `json:"unit"`
-	Metadata json.RawMessage `json:"fromMetadata"`
+	Requests uint32 `json:"requests"`
+	Unit     string `json:"unit"`
+	Metadata any    `json:"fromMetadata"`
 }
 
 // selector says which requests a rule is for: those that meet all of its conditions.

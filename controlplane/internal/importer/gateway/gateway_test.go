@@ -14,8 +14,13 @@ import (
 // read makes the draft of a BackendTrafficPolicy with one rule, which has these fields beside its limit.
 func read(t *testing.T, fields string) *draft.Draft {
 	t.Helper()
+	return readRule(t, "limit: {requests: 5, unit: Minute}, "+fields)
+}
+
+func readRule(t *testing.T, fields string) *draft.Draft {
+	t.Helper()
 	text := "{kind: BackendTrafficPolicy, metadata: {name: shop}, spec: {rateLimit: {global: {rules: [" +
-		"{limit: {requests: 5, unit: Minute}, " + fields + "}]}}}}"
+		"{" + fields + "}]}}}}"
 	in, err := source.Open(source.File{Name: "f", Text: []byte(text)})
 	require.NoError(t, err)
 	d := draft.New("test", "f", policy.ScopeProxy)
@@ -49,6 +54,14 @@ func TestARuleForNoPathIsOff(t *testing.T) {
 	made, err := read(t, "clientSelectors: [{path: {value: /, invert: true}}]").Finish()
 	require.NoError(t, err)
 	require.Contains(t, string(made.Policy), `mode: "off"`)
+}
+
+// A field that is null is as if it were not there.
+func TestFieldsThatAreNull(t *testing.T) {
+	made, err := readRule(t, "limit: {requests: 5, unit: Minute, fromMetadata: null}, xRateLimitHeaders: null").Finish()
+	require.NoError(t, err)
+	require.NotContains(t, string(made.Policy), "mode")
+	require.NotContains(t, string(made.Policy), "ignored")
 }
 
 // A condition that Envoy Gateway does not have is a problem at its place.

@@ -86,14 +86,20 @@ func (n *reader) readRate(z *zone, text string) {
 	z.Numbers = draft.TokenBucket(requests, per, 0) // each limit says its own burst
 }
 
-// keysPerMiB is how many keys nginx has room for in a MiB of a zone, each in 128 bytes.
-const keysPerMiB = 8192
+// keyBytes is the room that a key takes in a zone of nginx.
+const keyBytes = 128
 
 // capacityOf is the number of keys of a zone; 0 if the default of a policy has as much room.
 func capacityOf(size string) uint64 {
-	number, isMega := strings.CutSuffix(strings.ToLower(size), "m")
-	mega, err := strconv.ParseUint(number, 10, 32)
-	if keys := mega * keysPerMiB; err == nil && isMega && keys > policy.DefaultCapacity {
+	number, unit := strings.ToLower(size), uint64(1)
+	if kilo, ok := strings.CutSuffix(number, "k"); ok {
+		number, unit = kilo, 1<<10
+	}
+	if mega, ok := strings.CutSuffix(number, "m"); ok {
+		number, unit = mega, 1<<20
+	}
+	units, err := strconv.ParseUint(number, 10, 32)
+	if keys := units * unit / keyBytes; err == nil && keys > policy.DefaultCapacity {
 		return min(keys, policy.MaxCapacity)
 	}
 	return 0

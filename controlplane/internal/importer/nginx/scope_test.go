@@ -147,3 +147,12 @@ func TestALocationWithAQuestionMark(t *testing.T) {
 	}, scoped(t, `
 server { limit_req zone=s; location /a?b { limit_req zone=a; } location /b { limit_req zone=d; } }`))
 }
+
+// The size of a zone is in bytes, KiB or MiB. The default of a policy has room for as many keys as a zone of 8 MiB.
+func TestRoomOfAZone(t *testing.T) {
+	for size, keys := range map[string]uint64{
+		"8m": 0, "100m": 100 * 8192, "102400K": 100 * 8192, "104857600": 100 * 8192, "999999m": policy.MaxCapacity, "x": 0,
+	} {
+		require.Equal(t, keys, capacityOf(size), size)
+	}
+}

@@ -119,7 +119,7 @@ func queryIn(text string) queryUse {
 
 // queryInTree is queryIn of a parsed expression:
 //
-//	\? [/?] # .* .+    asksForQuery
+//	\? [/?] # .* .{2,} asksForQuery
 //	. [^/] \W          meetsQuery: may take the ?, though it is for what is in a path
 //	$                  meetsQuery: fails if there is one
 func queryInTree(re *syntax.Regexp) (use queryUse) {
@@ -137,8 +137,9 @@ func queryInTree(re *syntax.Regexp) (use queryUse) {
 		case hasRune(re, '?'):
 			return meetsQuery
 		}
-	case syntax.OpStar, syntax.OpPlus:
-		if isAny(re.Sub[0]) {
+	case syntax.OpStar, syntax.OpPlus, syntax.OpRepeat:
+		hasEnd := re.Op == syntax.OpRepeat && re.Max >= 0
+		if !hasEnd && isAny(withoutCapture(re.Sub[0])) {
 			return asksForQuery
 		}
 	default:
@@ -150,6 +151,14 @@ func queryInTree(re *syntax.Regexp) (use queryUse) {
 		use = max(use, queryInTree(sub))
 	}
 	return use
+}
+
+// withoutCapture is . of the expression (.).
+func withoutCapture(re *syntax.Regexp) *syntax.Regexp {
+	for re.Op == syntax.OpCapture {
+		re = re.Sub[0]
+	}
+	return re
 }
 
 // hasRune reports whether a class has a character. The class has ranges, each of a first and a last one.

@@ -100,6 +100,10 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Expression(`^?/a`), path: Expression(`^?/a`), use: meetsQuery},
 		{of: Expression(`/a[[:punct:]]b`), use: asksForQuery},
 		{of: Expression(`/a\x3fb.*`), use: asksForQuery},
+		{of: Expression(`/a.*b`), use: asksForQuery},
+		{of: Expression(`/a.{2,}b`), use: asksForQuery},
+		{of: Expression(`/a(.)+b`), use: asksForQuery},
+		{of: Expression(`/a.{2}b`), path: Expression(`/a.{2}b`), use: meetsQuery},
 		{of: Expression(`/a[^/].*`), path: Expression(`/a[^/].*`), use: meetsQuery},
 		{of: Expression(`/a[^?].*`), path: Expression(`/a[^?].*`)},
 	} {
