@@ -33,7 +33,7 @@ type keeper interface {
 	takeBack(left leased.GrantLeft)
 }
 
-// keeper is that of the part. A look has none: it is granted nothing.
+// keeper is that of the part. Nobody asks for that of a look, which is granted nothing.
 func (p *Part) keeper() keeper {
 	if acc := p.Reporter.Account(); acc != nil {
 		return accountKeeper{acc}

@@ -60,8 +60,8 @@ type leaseAt struct {
 }
 
 // change reads the lease, at an instant of both clocks, and writes it as changed says, unless that returns false. If
-// another worker has written the lease meanwhile, it begins anew with what is there by now. It returns the lease as it
-// is written, nil if it is not; the next change of any lease uses its memory.
+// another worker has written the lease meanwhile, it begins anew with what is there by now, so it may call changed
+// several times. It returns the lease as it is written, nil if it is not; the next change of any lease uses its memory.
 func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) bool) (written *state.LeaseEntry) {
 	src := at.source
 	e := &src.worker.entry

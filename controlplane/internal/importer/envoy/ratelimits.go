@@ -36,11 +36,15 @@ func sendingsOf(
 				sharing = append(sharing, route.selection)
 			}
 		}
+		if len(sharing) == 0 {
+			continue
+		}
 		if h.takesAll && len(sharing) == len(h.routes) {
 			sharing = []request.Selection{h.selection}
 		}
+		shared := hostSends(h)
 		for _, requests := range sharing {
-			list = append(list, sending{hostSends(h), requests})
+			list = append(list, sending{shared, requests})
 		}
 	}
 	return list
