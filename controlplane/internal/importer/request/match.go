@@ -157,15 +157,12 @@ func (m Match) onlyList() (id partID, ok bool) {
 	return parts[0], true
 }
 
-// appendNew adds the patterns that the list does not have.
-func appendNew(list []Pattern, more ...Pattern) []Pattern {
-	list = slices.Clone(list)
-	for _, p := range more {
-		if !slices.Contains(list, p) {
-			list = append(list, p)
-		}
+// appendNew adds a pattern, if the list does not have it.
+func appendNew(list []Pattern, p Pattern) []Pattern {
+	if slices.Contains(list, p) {
+		return list
 	}
-	return list
+	return append(list, p)
 }
 
 // MarshalYAML writes the match on a line.
