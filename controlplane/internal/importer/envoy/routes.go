@@ -100,7 +100,6 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
 			name := request.WithoutPort(domain)
-			hosts, ok := request.HostPattern(name)
 			isWider := func(d string) bool { return request.IsHostBelow(name, d) }
 			isNarrower := func(d string) bool { return request.IsHostBelow(d, name) }
 			isSame := func(d string) bool { return strings.EqualFold(d, name) }
@@ -111,10 +110,12 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 			case !slices.ContainsFunc(own, isWider):
 			case slices.ContainsFunc(own, isNarrower): // an exempt would have these too
 				s.TurnOff(request.NoMatch("another virtual host takes some of those to " + domain))
-			case !ok:
-				s.TurnOff(request.NoMatch("another virtual host takes those to " + domain))
 			default:
-				taken = append(taken, hosts)
+				if hosts, ok := request.HostPattern(name); ok {
+					taken = append(taken, hosts)
+				} else {
+					s.TurnOff(request.NoMatch("another virtual host takes those to " + domain))
+				}
 			}
 		}
 	}

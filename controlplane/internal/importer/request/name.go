@@ -68,10 +68,11 @@ func WithoutPort(text string) string {
 // IsHostBelow reports whether every host of a name is one of another, wider name, as those of a.b.example and
 // *.b.example are hosts of *.example. Hosts have no case.
 func IsHostBelow(name, wider string) bool {
-	name = strings.ToLower(name)
-	wider = strings.ToLower(wider)
 	end, isWildcard := strings.CutPrefix(wider, "*")
-	return isWildcard && name != wider && strings.HasSuffix(strings.TrimPrefix(name, "*"), end)
+	if !isWildcard || strings.EqualFold(name, wider) {
+		return false
+	}
+	return strings.HasSuffix(strings.ToLower(strings.TrimPrefix(name, "*")), strings.ToLower(end))
 }
 
 // isHostWithin reports whether the hosts of a name are of another one, which may be wider.
