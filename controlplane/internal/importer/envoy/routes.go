@@ -131,7 +131,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHo
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
 		matched := r.routeSelection(o, at)
-		if slices.ContainsFunc(before, request.Selection.IsEverything) {
+		if h.takesAll {
 			r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 			return
 		}
@@ -147,7 +147,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHo
 			configs:    append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
 			ofClusters: configsOfClusters(source.FieldOf(o, "route", "weighted_clusters"), at.In("route.weighted_clusters")),
 		})
-		h.takesAll = h.takesAll || matched.IsEverything()
+		h.takesAll = matched.IsEverything()
 		before = append(before, matched)
 	}
 }
