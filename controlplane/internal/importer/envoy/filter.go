@@ -88,7 +88,7 @@ const (
 )
 
 // configFor is the configuration by which the filter works for a route, and whose it is. The route's own configurations
-// come before those of its virtual host. An example of the filter one:
+// come before those of its virtual host. An example, of a filter of the name one:
 //
 //	route                                   if it works everywhere    whereEnabled
 //	/a, with {one: its configuration}       ofRoute                   ofRoute
@@ -96,7 +96,7 @@ const (
 //	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
 //	/d, with {two: its configuration}       ofFilter                  ofNobody
 //
-// By which rate_limits it sends descriptors there is in routeSends and descriptorsIn.
+// The tables of routeSends and descriptorsIn say by which rate_limits it sends descriptors for the route.
 func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled

@@ -208,8 +208,8 @@ func hasEarlierRoutes(list []request.Match, route request.Selection) bool {
 	return true
 }
 
-// hasBoth reports whether a match has all requests that fit two others: each of its conditions is one of theirs. So
-// that of the host a.example and the path /a has what fits the host a.example, and the path /a.
+// hasBoth reports whether a match has all requests that fit two others: each of its conditions is one of theirs. An
+// example: m is for the host a.example and the path /a, where a is for that host, and b for that path.
 func hasBoth(m, a, b request.Match) bool {
 	for part, patterns := range m {
 		if !slices.Equal(patterns, a[part]) && !slices.Equal(patterns, b[part]) {

@@ -109,8 +109,8 @@ func noteTargets(to *draft.Findings, name string, spec *policy.Node, at source.P
 	}
 }
 
-// rateLimitSpec is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
-// lists are none, so that one that is null is an empty one.
+// rateLimitSpec is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. An item
+// of a list is not, so one that is null is read as an empty one.
 type rateLimitSpec struct {
 	Type   string      `json:"type"`
 	Global *limitRules `json:"global"`
