@@ -31,7 +31,7 @@ type pendingAsk struct {
 //	└─ undoHits     if not
 //	   answer
 type begunAsk struct {
-	steps[begunAsk]
+	steps
 	worker  *worker
 	id      uint32
 	weight  int   // its parts, and the windows that their grants tell of: see worker.underWay
@@ -68,7 +68,7 @@ func (p *askPart) last() (o *recordOperation, isUnsure bool) {
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
 	a := &begunAsk{worker: w, id: ask.ID, askedNs: ask.askedNs}
-	a.steps = steps[begunAsk]{of: a, keys: &w.core.keys}
+	a.steps = steps{keys: &w.core.keys}
 	windows, isKnown := 0, false
 	if !ask.isBusy {
 		windows, isKnown = a.makeParts(ask.Parts)
@@ -121,7 +121,7 @@ func (a *begunAsk) startHits() {
 			hits = append(hits, a.makeHit(p, p.counter.terms.ActionFor(p.part)))
 		}
 	}
-	a.start(hits, (*begunAsk).startLastHits)
+	a.start(hits, a.startLastHits)
 }
 
 // makeHit makes the hit of a part.
@@ -139,7 +139,7 @@ func (a *begunAsk) startLastHits() {
 			hits = append(hits, a.makeHit(p, &action.Hit{Part: p.part, IsRefused: isRefused}))
 		}
 	}
-	a.start(hits, (*begunAsk).conclude)
+	a.start(hits, a.conclude)
 }
 
 // conclude goes on by the result of all parts.
@@ -185,7 +185,7 @@ func (a *begunAsk) keepDenials() {
 			operations = append(operations, p.keeping)
 		}
 	}
-	a.start(operations, (*begunAsk).confirm)
+	a.start(operations, a.confirm)
 }
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
@@ -209,7 +209,7 @@ func (a *begunAsk) undoHits() {
 			undos = append(undos, p.undo)
 		}
 	}
-	a.start(undos, (*begunAsk).answer)
+	a.start(undos, a.answer)
 }
 
 // answer answers the ask, unless its stream has closed.

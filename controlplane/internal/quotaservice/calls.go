@@ -215,7 +215,7 @@ func (u *charge) end(storeKey [16]byte, outcome *action.Outcome) {
 // takingCall is a call with keep: an operation for each of its uses, and then one for each take that is undone.
 type takingCall struct {
 	call
-	steps[takingCall]
+	steps
 	core  *core
 	keep  func([]Total) bool
 	takes []recordOperation  // of each use
@@ -224,7 +224,7 @@ type takingCall struct {
 
 func newTakingCall(core *core, uses []Use, h *hasher, keep func([]Total) bool) *takingCall {
 	c := &takingCall{call: newCall(uses), core: core, keep: keep, takes: make([]recordOperation, len(uses))}
-	c.steps = steps[takingCall]{of: c, keys: &core.keys}
+	c.steps = steps{keys: &core.keys}
 	for i := range uses {
 		u := &uses[i]
 		c.takes[i] = u.onRecord(h.storeKey(u.Counter.prefix, u.Key), &action.Take{Units: u.Units}, c)
@@ -238,7 +238,7 @@ func (c *takingCall) begin() (isStarted bool) {
 	for i := range c.takes {
 		operations[i] = &c.takes[i]
 	}
-	c.start(operations, (*takingCall).conclude)
+	c.start(operations, c.conclude)
 	return len(operations) > 0
 }
 
@@ -267,7 +267,7 @@ func (c *takingCall) conclude() {
 			operations = append(operations, undo)
 		}
 	}
-	c.start(operations, (*takingCall).restateTotals)
+	c.start(operations, c.restateTotals)
 }
 
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call. Several uses may have one

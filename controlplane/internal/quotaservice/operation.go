@@ -99,20 +99,17 @@ func (o *recordOperation) tellsOf(other *recordOperation) bool {
 }
 
 // steps are what a begunAsk or a takingCall does one after the other.
-type steps[T begunAsk | takingCall] struct {
-	of   *T
+type steps struct {
 	keys *keys
-	left int // operations of this step that are not done
-	// next is the step that follows then, whichever operation is the last. It is a method of T, and not one that is
-	// bound to of: binding it allocates, three times in an ask.
-	next func(*T)
+	left int    // operations of this step that are not done
+	next func() // the step that follows then, whichever operation is the last
 }
 
 // start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
 // at once.
-func (s *steps[T]) start(operations []operation, next func(*T)) {
+func (s *steps) start(operations []operation, next func()) {
 	if len(operations) == 0 {
-		next(s.of)
+		next()
 		return
 	}
 	s.left, s.next = len(operations), next
@@ -122,10 +119,10 @@ func (s *steps[T]) start(operations []operation, next func(*T)) {
 }
 
 // done says that an operation is done.
-func (s *steps[T]) done() {
+func (s *steps) done() {
 	s.left--
 	if s.left == 0 {
-		s.next(s.of)
+		s.next()
 	}
 }
 
