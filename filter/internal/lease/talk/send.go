@@ -52,9 +52,8 @@ func (c *Client) queueReports(now int64) {
 	}
 }
 
-// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
-// queued: those for which no request waits, which are refills and reports, before those of requests, and the newest of
-// them first.
+// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are queued: refills
+// and reports before those of requests, and the newest of them first. Looks go in last, and a probe is one.
 
 // What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.

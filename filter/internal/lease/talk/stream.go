@@ -123,10 +123,9 @@ func (c *Client) Close(now int64) {
 //	          stream, though it was not asked. No request waits any more, and Tick asks until an answer comes.
 //	          lease.Service.Silent says so, because sources decide by it.
 //
-// For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
-// each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
-// decided that wait, and queues a probe. About a second later a stream is opened, and the probe is sent. The service is
-// silent until it answers that.
+// For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come each 10 ms. That at
+// 100 ms finds the service silent, and ends the stream. It has all waiting requests decided, and queues a probe. About
+// a second later a stream is opened, and the probe is sent. The service is silent until it answers that.
 
 // noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
 func (c *Client) noteAnswer() {
