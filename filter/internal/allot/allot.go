@@ -35,12 +35,8 @@ type ofRequest struct {
 	// Account, of a rule that holds, is the key's account of package lease in which Source.Take counts the units; nil if
 	// in none. The request's hold.Hold takes it over.
 	Account hold.Account
-	// HasNotedUncharged says that the lease says already that the service must charge the cost. Take may be called once
-	// more, if another worker wrote first, or if another rule had to ask.
-	HasNotedUncharged bool
-	// Lease is the key's, as the last check has read it, with what Take and an ask have changed since. If a write has
-	// failed, it has changes that the table lacks. Refund changes only the table. The next check reads it anew. It is nil
-	// if the check has read none, or the store failed.
+	// Lease is the key's, as the last check has read it, and as Take from it has changed it then. The next check reads it
+	// anew. It is nil if the check has read none, or the store failed.
 	Lease *state.LeaseEntry
 	Taken leased.GrantLeft // of the Lease, by Source.Take; Refund puts it back
 }

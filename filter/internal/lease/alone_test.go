@@ -60,23 +60,29 @@ func TestAShareMovesToThePresentOnce(t *testing.T) {
 	require.True(t, last.Allowed)
 }
 
-// What a request leaves for the service to charge is its cost, also if another worker writes the share first.
+// What requests leave for the service to charge is what they have taken of the share, also if another worker writes
+// between two writes of a request, and takes the last unit.
 func TestARaceForTheShareIsChargedOnce(t *testing.T) {
-	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)
-	w.engine.Leases.Service.Silent = true
-	w.request("a")
-	w.proxy.After = func(string) { // the lease says the cost: the next write is the share's
-		w.proxy.After = nil
-		w.proxy.Steal = 1
+	for _, limit := range []string{"100", "2"} {
+		rules := `{"name":"r",` + byUser + `,"limits":["` + limit + `/1m"],"on_unavailable":"local"}`
+		w, _ := pair(t, rules)
+		other := newWorker(t, w.proxy, rules, 2)
+		w.engine.Leases.Service.Silent = true
+		other.engine.Leases.Service.Silent = true
+		w.request("a")
+		w.proxy.After = func(string) {
+			w.proxy.After = nil
+			other.request("a")
+			w.proxy.Steal = 1
+		}
+		w.request("a")
+		require.Zero(t, w.proxy.Steal)
+		w.engine.Leases.Service.Silent = false
+		w.request("a")
+		var m quota.Asks
+		require.NoError(t, m.Decode(w.stream.Asks[0]))
+		require.EqualValues(t, w.admitted()+other.admitted(), m.Asks[0].Parts[0].Spent, "of a limit of %s", limit)
 	}
-	w.request("a")
-	require.Equal(t, 2, w.admitted())
-	require.Zero(t, w.proxy.Steal)
-	w.engine.Leases.Service.Silent = false
-	w.request("a")
-	var m quota.Asks
-	require.NoError(t, m.Decode(w.stream.Asks[0]))
-	require.EqualValues(t, 2, m.Asks[0].Parts[0].Spent)
 }
 
 // When the service answers again, it counts once what was admitted in silence, however many asks read in the lease

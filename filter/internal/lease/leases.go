@@ -48,10 +48,10 @@ func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wa
 
 // A lease is written in two ways:
 //
-//	as Check has read it  takeLease, takeShare and claimUncharged. If another worker has written it meanwhile, Take
-//	                      returns Mismatch, and the request is checked again. claimUncharged leaves what it would
-//	                      claim to a later ask
-//	read anew             leaseAt.keepRest, refundLease and watchedGrant.collect, by leaseAt.change
+//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
+//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
+//	                      later ask
+//	read anew             takeShare, refundLease, leaseAt.keepRest and watchedGrant.collect, by leaseAt.change
 
 // leaseAt is where the lease of one key lies, also when there is no request of the key any more.
 type leaseAt struct {

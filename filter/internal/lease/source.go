@@ -31,8 +31,8 @@ import (
 //	Allotted    takes from the subject's allotment        puts back there
 //	LeaseTable  takes from the key's lease, and may       reads the lease anew, and puts back
 //	            ask for more ahead of need                there
-//	OwnShare    notes in the lease what the service must  puts back into the share; the service
-//	            charge later, and takes from the share    charges it all the same
+//	OwnShare    takes from the share, and notes in the    puts back into the share; the service
+//	            lease what the service must charge later  charges it all the same
 //	Nowhere     never called: a cost of 0 takes nothing   never called
 type Source struct {
 	clusterRule

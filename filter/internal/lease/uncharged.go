@@ -32,19 +32,23 @@ import (
 //	full page, state takes a record with
 //	units Uncharged last.
 
-// takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
-// the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
-// again: see allot.Carried. A limit is never looser by that, but the service charges too much if the share has no room
-// by then. So it does if another worker has put units into the lease, and the request takes of these.
+// takeShare takes the cost of the proxy's share, and writes into the lease that the service has to charge it. If it
+// cannot, the share gets the cost back: what the service never hears of would be admitted twice.
 func (src *Source) takeShare(s *decide.Subject) state.Status {
-	if c := &s.Carried; !c.HasNotedUncharged {
-		c.Lease.Uncharged.Add(s.Cost)
-		if written := src.write(c.Lease); written != state.OK {
-			return written
-		}
-		c.HasNotedUncharged = true
+	taken := src.local.Take(s)
+	if taken != state.OK {
+		return taken
 	}
-	return src.local.Take(s)
+	at := leaseAt{src, s.Carried.Lease.Key()}
+	written := at.change(s.Record.Now, s.Quota.MonotonicNs, func(e *state.LeaseEntry) bool {
+		e.Uncharged.Add(s.Cost)
+		return true
+	})
+	if written == nil {
+		src.local.Refund(s, s.Record.Now)
+		return state.Failed
+	}
+	return state.OK
 }
 
 // claimUncharged returns the units that the ask of a request has to say as Spent, and writes that it does. If another
