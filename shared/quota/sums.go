@@ -45,7 +45,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // filter/internal/lease/account.
 type Sums struct {
 	held  uint32 // by requests
-	given uint32 // granted to requests that do not hold them yet
+	given uint32 // granted, and no request holds them yet
 
 	charged uint64 // the costs of all settled holds
 	known   uint64 // the part of charged that the store has counted, by its last answer
@@ -84,8 +84,8 @@ func (s *Sums) NewestReport() uint64 { return s.reported.Number }
 // If nothing is held then, and all that was charged is known, the Sums are zero afterwards: they begin anew with the
 // next report, see Report.Since.
 //
-// The store has the units as held from then on. The Sums do not until the owner calls Hold or AddGiven: it takes what
-// its requests still need. What it does not take goes back with the next report, because Changed is true meanwhile.
+// The store has the units as held from then on. The Sums do not until the owner calls AddGiven or Hold. What the owner
+// does not add, or drops again, goes back with the next report, because Changed is true meanwhile.
 func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 	if number != s.reported.Number || !s.doubt {
 		return false
@@ -100,16 +100,16 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 }
 
 // The verbs by which units move. None takes more off a sum than it has: a request may outlive the Sums in which its
-// units were. Adding does not saturate, because what requests have got or hold is within a limit. What a part asks for
+// units were. Adding does not saturate, because what is granted or held is within a limit. What a part asks for
 // need not be, so NewReport saturates.
 
-// AddGiven adds units that a request has got, and does not hold yet.
+// AddGiven adds units that are granted, and that no request holds yet.
 func (s *Sums) AddGiven(units uint32) { s.given += units }
 
-// DropGiven drops units that a request has got, and will not hold.
+// DropGiven drops units that are granted, and that no request will hold.
 func (s *Sums) DropGiven(units uint32) { s.given -= min(units, s.given) }
 
-// HoldGiven has a request hold units that it has got.
+// HoldGiven has a request hold units that are granted.
 func (s *Sums) HoldGiven(units uint32) {
 	s.DropGiven(units)
 	s.Hold(units)
@@ -121,7 +121,7 @@ func (s *Sums) UnholdGiven(units uint32) {
 	s.AddGiven(units)
 }
 
-// Hold has a request hold units that it has not got by AddGiven.
+// Hold has a request hold units that are not given.
 func (s *Sums) Hold(units uint32) { s.held += units }
 
 // Unhold undoes Hold.
@@ -136,7 +136,7 @@ func (s *Sums) Settle(units, cost uint32) {
 // Held is what requests hold.
 func (s *Sums) Held() uint32 { return s.held }
 
-// Given is what requests have got, and do not hold yet.
+// Given is what is granted, and no request holds yet.
 func (s *Sums) Given() uint32 { return s.given }
 
 // Changed reports whether there is something to report: something has changed since the last

@@ -30,10 +30,11 @@ type Carried struct {
 
 // ofRequest begins anew with each request.
 type ofRequest struct {
-	Asked     Asked // package talk writes it, and package lease all else
+	Asked     Asked             // package talk writes it, and package lease all else
+	AskedFor  *quota.Definition // of the key's limits, by which the ask's part is found; nil if no units were asked for
 	Allotment Allotment
-	// Account, of a rule that holds, is the key's account of package lease in which Source.Take counts the units; nil if
-	// in none. The request's hold.Hold takes it over.
+	// Account, of a rule that holds, is the key's account of package lease: it has what the service grants, and
+	// Source.Take counts the units there. It is nil if they are in none. The request's hold.Hold takes it over.
 	Account hold.Account
 	// Lease is the key's, as the last check has read it, and as Take from it has changed it then. The next check reads it
 	// anew. It is nil if the check has read none, or the store failed.
@@ -58,11 +59,10 @@ const (
 // Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies. The zero
 // value is none: it decides nothing.
 type Allotment struct {
-	Units     uint32            // that the subject may take
-	EndNs     int64             // until when it may, by the monotonic clock
-	Denial    Denial            // why it may take none
-	WaitNs    int64             // of a denial: until the cost passes, or limit.Never
-	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
+	leased.GrantLeft                   // units that the subject may take, until the grant's end by the monotonic clock
+	Denial           Denial            // why it may take none
+	WaitNs           int64             // of a denial: until the cost passes, or limit.Never
+	Standings        []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
 // Denial is why the service denies.

@@ -6,18 +6,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // An allotment decides if it denies, or if it has the units and their time is not over.
 func TestWhetherAnAllotmentDecides(t *testing.T) {
+	left := func(units uint32, endNs int64) leased.GrantLeft {
+		return leased.GrantLeft{GrantID: leased.GrantID{EndNs: endNs}, Units: units}
+	}
 	for _, tc := range []struct {
 		of      Allotment
 		decides bool
 	}{
 		{Allotment{}, false},
-		{Allotment{Units: 2, EndNs: 9}, true},
-		{Allotment{Units: 1, EndNs: 9}, false},
-		{Allotment{Units: 2, EndNs: 8}, false},
+		{Allotment{GrantLeft: left(2, 9)}, true},
+		{Allotment{GrantLeft: left(1, 9)}, false},
+		{Allotment{GrantLeft: left(2, 8)}, false},
 		{Allotment{Denial: Denied}, true},
 	} {
 		require.Equal(t, tc.decides, tc.of.Decides(2, 8), "%+v", tc.of)

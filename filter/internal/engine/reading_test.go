@@ -386,7 +386,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			":authority", pick("a", "Shop.example:443", "b."), ":path", pick("/a/b?q=a", "/b;x?q=%62", "/c"))
 		e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		v := e.Decide()
-		_, wants := lease.BeginAsk(nil, v)
+		wants := lease.BeginAsk(v)
 		for _, a := range v.Subjects {
 			var named policy.Subject
 			var texts []string

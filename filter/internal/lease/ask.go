@@ -1,11 +1,13 @@
 package lease
 
 import (
+	"encoding/binary"
+	"strings"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one are here.
@@ -13,8 +15,9 @@ type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	lease    leaseAt          // of a rule that leases: keeps what the service grants, and no request takes
-	Reporter account.Reporter // of a rule that holds: its account counts what the service grants. Others report nothing
+	// What the service grants, and no request takes, is kept in one of:
+	lease    leaseAt          // of a rule that leases
+	Reporter account.Reporter // of a rule that holds: it reports the key's account. Others report nothing
 }
 
 // lookPart is what is asked for a look at the subject's key.
@@ -63,67 +66,116 @@ func (w *Worker) ProbePart() Part {
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// Need is that a request which waits needs its cost of one key.
-type Need struct {
-	subject    *decide.Subject
-	definition uint32 // the number of the key's limits: a request has one need of each
-
-	// Of the units that the request has got:
-	keeper keeper // that takes back what is left of them, nil if it has got none
-	grant  leased.GrantID
-}
-
-// BeginAsk begins an ask for what the request of a pending verdict needs: it may write leases and open accounts, as
-// beginAsk says. It returns the parts of the ask, those of shadow rules last, and what the request now waits for. If
-// the request has waited before, earlier is what it needed then.
-func BeginAsk(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part) {
+// BeginAsk begins an ask for what the subjects of a pending verdict need: it may write leases and open accounts, as
+// beginAsk says. It returns the parts of the ask, those of shadow rules last. If the request has waited before, a
+// subject may have got units that do not suffice: these go back first.
+func BeginAsk(v *decide.Verdict) []Part {
 	pending := 0
 	for _, s := range v.Subjects {
 		if s.IsPending() {
 			pending++
 		}
 	}
-	needs, parts = keepGranted(earlier), make([]Part, 0, pending)
+	parts := make([]Part, 0, pending)
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.IsPending() && s.Shadow == shadow {
+				takeBack(s)
 				p := s.Rule.Source.(clusterSource).beginAsk(s)
-				needs = append(needs, Need{subject: s, definition: p.Wire.Definition})
+				s.Carried.AskedFor = p.Definition
 				parts = append(parts, p)
 			}
 		}
 	}
-	return needs, parts
+	return parts
 }
 
-// keepGranted returns those of a request's needs that it need not ask for anew, in the memory of needs. The request has
-// been decided again, and has to wait again. What becomes of a need:
-//
-//	outcome of its subject  has units  the need
-//	Pending                 or not     ends: the units do not suffice, and go back. BeginAsk makes another need of the
-//	                                   subject
-//	any other               yes        is kept: the request takes them once it has those of the other rules
-//	any other               no         ends: the rule has found units elsewhere, does without, or denies
-func keepGranted(needs []Need) []Need {
-	granted := needs[:0]
-	for i := range needs {
-		switch n := &needs[i]; {
-		case n.subject.IsPending():
-			n.Reclaim()
-		case n.keeper != nil:
-			granted = append(granted, *n)
-		}
+// EndAsks takes back what the subjects of a verdict have got and not taken: the request is decided.
+func EndAsks(v *decide.Verdict) {
+	for _, s := range v.Subjects {
+		takeBack(s)
 	}
-	return granted
 }
 
-// Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,
-// or asks for the need anew.
-func (n *Need) Reclaim() {
-	if n.keeper == nil {
-		return
+// takeBack takes back what the subject has got and not taken.
+func takeBack(s *decide.Subject) {
+	if s.Carried.Allotment.Units > 0 {
+		s.Rule.Source.(clusterSource).takeBack(s)
 	}
-	c := &n.subject.Carried
-	n.keeper.takeBack(leased.GrantLeft{GrantID: n.grant, Units: c.Allotment.Units})
-	c.Allotment = allot.Allotment{}
+	s.Carried.Allotment = allot.Allotment{}
+}
+
+// definitions are what a worker tells the service of limits.
+type definitions struct {
+	ofRules []quota.Definition // by their numbers; none without rules of scope cluster
+
+	requested map[requestedKey]*quota.Definition // of the last limits that requests have given, up to maxRequested
+	newestID  uint32                             // the number of the newest of these
+	key       []byte                             // memory for a requestedKey
+}
+
+// maxRequested is how many definitions a worker keeps of limits that requests give. Others
+// are made anew, under new numbers.
+const maxRequested = 256
+
+// definition is what the service is told of the subject's limits.
+func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
+	defs := &src.worker.definitions
+	if !src.rule.Finder.IsRequested(&s.Subject) {
+		return &defs.ofRules[src.firstDefinition+uint32(s.Override-noOverride)]
+	}
+	defs.key = appendRequestedKey(defs.key[:0], src.firstDefinition, s)
+	if d := defs.requested[requestedKey(defs.key)]; d != nil {
+		return d
+	}
+	if len(defs.requested) >= maxRequested {
+		clear(defs.requested)
+	}
+	d := src.rule.Finder.Definition(&s.Subject)
+	d.ID = defs.newDefinitionID()
+	defs.requested[requestedKey(defs.key)] = &d
+	return &d
+}
+
+// noOverride is Subject.Override of a key for which a rule's own limits hold.
+const noOverride = -1
+
+// addRule adds the definitions of a rule: that of its own limits, and then those of its overrides. It returns the
+// number of the first.
+func (defs *definitions) addRule(r *decide.Rule) (firstDefinition uint32) {
+	firstDefinition = uint32(len(defs.ofRules))
+	for override := noOverride; override < len(r.Policy.Overrides); override++ {
+		d := r.Finder.DefinitionOf(override)
+		d.ID = uint32(len(defs.ofRules))
+		defs.ofRules = append(defs.ofRules, d)
+	}
+	return firstDefinition
+}
+
+// newDefinitionID returns a number that no definition of a rule has. Numbers begin anew after the
+// largest.
+func (defs *definitions) newDefinitionID() uint32 {
+	defs.newestID = max(defs.newestID+1, uint32(len(defs.ofRules)))
+	return defs.newestID
+}
+
+// requestedKey finds the definition of limits that a request gives. It is the rule, by its firstDefinition, and then
+// the limits as appendLimits has them.
+type requestedKey string
+
+func appendRequestedKey(b []byte, firstDefinition uint32, s *decide.Subject) []byte {
+	return appendLimits(binary.LittleEndian.AppendUint32(b, firstDefinition), s)
+}
+
+// limitsOf returns the limits, if they were given for that rule.
+func (k requestedKey) limitsOf(firstDefinition uint32) (limits string, ok bool) {
+	return strings.CutPrefix(string(k), string(binary.LittleEndian.AppendUint32(nil, firstDefinition)))
+}
+
+// appendLimits appends the subject's limits: as many bytes for each key of a rule.
+func appendLimits(b []byte, s *decide.Subject) []byte {
+	for i := range s.Windows {
+		b = binary.LittleEndian.AppendUint32(b, s.Windows[i].Limit)
+	}
+	return b
 }

@@ -26,6 +26,8 @@ type clusterRule struct {
 type clusterSource interface {
 	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
 	beginAsk(s *decide.Subject) Part
+	// takeBack takes back the units of the subject's Allotment, which Take has not taken.
+	takeBack(s *decide.Subject)
 	// lookPart is what is asked for a look at the subject's key.
 	lookPart(s *decide.Subject) Part
 	// leaseOf is LeaseOf.

@@ -6,24 +6,38 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// HandOut hands out what the service has granted for a part of an ask: first to the requests that have waited for the
-// ask, in the order in which they came. The part's keeper keeps the rest, and later what requests have not taken. The
-// grant is nil if the service has none for the part.
-func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Trip, waiters []W) {
-	if grant == nil {
-		grant = &quota.Grant{Failed: true}
-	}
-	isReported := p.Reporter.End(grant, trip.CameNs) // first: the account takes over what is granted, then gives it
-	h := newHandout(p, grant, trip, isReported && !grant.Failed)
-	for _, w := range waiters {
-		if n := h.needOf(w.Needs()); n != nil {
-			h.answer(n)
-		}
-	}
-	h.keeper.keepRest(h)
+// Handout hands out what the service has granted for a part of an ask: Give to the requests that have waited for the
+// ask, in the order in which they came, and then Keep to the key's lease or account.
+//
+// Units of a rule that leases go, in this order:
+//
+//	to                                     by    what is not spent there
+//	the requests that have waited for the  Give  takeBack: goes back when the request is decided
+//	ask
+//	the key's lease, for later requests    Keep  CollectIdle: goes back when it is idle
+//	the service, if they cannot stay       Keep
+//
+// For example, two requests of cost 1 wait, and grant 7 has 20 units. Each gets one, and 18 are put into the lease. The
+// client of the second request has left, so quota.Return{Grant: 7, Units: 1} is sent. Later requests take 4 units of
+// the lease, and then none comes for idleNs: quota.Return{Grant: 7, Units: 14} is sent.
+//
+// Units of a rule that holds are in the key's account. Nothing goes back: what requests do not hold, the account's next
+// report leaves out.
+type Handout struct {
+	part    *Part            // for which it was granted
+	grant   *quota.Grant     // as it came
+	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
+	cameNs  int64            // when it came
+	told    allot.Allotment  // what requests are told, each with its own units
+	rest    leased.GrantLeft // what nobody has got yet
+
+	// Of a denial:
+	blockNs      int64 // until when the key is blocked, 0 = it is not
+	hasToldBlock bool  // a request was told that the ask has begun the block
 }
 
 // Trip is that of an ask to the service and back.
@@ -32,32 +46,21 @@ type Trip struct {
 	SentNs, CameNs int64
 }
 
-// handout is a grant while HandOut hands it out.
-type handout struct {
-	part    *Part            // for which it was granted
-	keeper  keeper           // of the part
-	grant   *quota.Grant     // as it came
-	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
-	cameNs  int64            // when it came
-	told    allot.Allotment  // what requests are told, each with its own Units
-	rest    leased.GrantLeft // what nobody has got yet
-
-	// Of a denial:
-	blockNs      int64 // until when the key is blocked, 0 = it is not
-	hasToldBlock bool  // a request was told that the ask has begun the block
-}
-
-func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
+// NewHandout ends the part's report, and returns what is to be handed out. The grant is nil if the service has none for
+// the part.
+func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
+	if grant == nil {
+		grant = &quota.Grant{Failed: true}
+	}
 	waitNs := grant.WaitNs
 	if waitNs != limit.Never {
 		waitNs = min(max(waitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
-	h := &handout{
-		part: p, keeper: p.keeper(), grant: grant, isValid: isValid, cameNs: trip.CameNs,
+	h := &Handout{
+		part: p, grant: grant, isValid: p.Reporter.End(grant, trip.CameNs), cameNs: trip.CameNs,
 		told: allot.Allotment{
-			EndNs: endNs, Denial: allot.DenialOf(grant), WaitNs: waitNs,
-			Standings: p.standings(grant, trip.CameNs),
+			Denial: allot.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
 		rest: leased.GrantLeft{
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
@@ -69,7 +72,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
 //
-// It, newHandout and Reporter.End bound what the service says of times by what can be, whatever a broken one answers.
+// It, NewHandout and Reporter.End bound what the service says of times by what can be, whatever a broken one answers.
 // Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service counts its
 // durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the
 // service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
@@ -82,30 +85,83 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 	return standings
 }
 
-// needOf is what a request needs of the part, nil if it needs nothing of it, or has got that from another one. A
-// request has one need of each definition.
-func (h *handout) needOf(needs []Need) *Need {
-	for i := range needs {
-		if n := &needs[i]; n.definition == h.part.Wire.Definition && n.keeper == nil {
-			return n
+// Give gives a request the units that it needs of the part, if nobody has got them, or the denial, if what was denied
+// costs no more.
+func (h *Handout) Give(v *decide.Verdict) {
+	for _, s := range v.Subjects {
+		if d := s.Carried.AskedFor; d != nil && d.ID == h.part.Wire.Definition { // each subject has another definition
+			h.give(s)
 		}
 	}
-	return nil
 }
 
-// answer gives a request the units that it needs, if nobody has got them, or the denial, if what was denied costs no
-// more.
-func (h *handout) answer(n *Need) {
-	switch s, cost := n.subject, n.subject.Cost; {
+func (h *Handout) give(s *decide.Subject) {
+	switch {
 	case !h.isValid:
-	case h.grant.Denied && cost >= h.part.Wire.Cost:
+	case h.grant.Denied && s.Cost >= h.part.Wire.Cost:
 		h.deny(s)
-	case !h.grant.Denied && h.rest.Units >= cost && h.cameNs < h.rest.EndNs:
-		h.rest.Units -= cost
+	case !h.grant.Denied && h.rest.Units >= s.Cost && h.cameNs < h.rest.EndNs:
+		h.rest.Units -= s.Cost
 		s.Carried.Allotment = h.told
-		s.Carried.Allotment.Units = cost
-		n.keeper, n.grant = h.keeper, h.rest.GrantID
-		n.keeper.noteGiven(s)
+		s.Carried.Allotment.GrantLeft = leased.GrantLeft{GrantID: h.rest.GrantID, Units: s.Cost}
+	}
+}
+
+// Keep keeps what no request has got, and remembers what the service has said of the key: in the key's account if its
+// rule holds, else in its lease.
+func (h *Handout) Keep() {
+	if acc := h.part.Reporter.Account(); acc != nil {
+		h.keepInAccount(acc)
+	} else {
+		h.keepInLease(&h.part.lease)
+	}
+}
+
+func (h *Handout) keepInAccount(acc *account.Account) {
+	if h.isValid && h.rest.Units > 0 { // the account has all that was granted
+		acc.DropGiven(h.rest.Units)
+	}
+	if h.remembersBlock() {
+		acc.RememberBlock(account.Block{Denial: h.denial(), Standings: h.told.Standings})
+	}
+}
+
+func (h *Handout) keepInLease(at *leaseAt) {
+	w := at.source.worker
+	e := at.change(w.clock.Now(), h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
+	if e != nil && e.LeftOf(h.rest.GrantID) != nil {
+		w.Returns.watch(at, h.rest.GrantID, h.cameNs)
+	} else {
+		w.Returns.giveBack(at.source, h.rest)
+	}
+}
+
+// writeInto writes the answer into the key's lease, and puts the rest there if that may stay.
+func (h *Handout) writeInto(e *state.LeaseEntry) bool {
+	h.writeAnswer(&e.Lease, h.part.lease.source, e.NowNs)
+	mayStay := h.grant.Leased && h.isValid && !h.grant.Denied && e.NowNs < h.rest.EndNs
+	if mayStay && h.rest.Units > 0 && e.Put(h.rest) {
+		e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
+	}
+	return true
+}
+
+// writeAnswer writes into the source's lease what the service said of the key.
+func (h *Handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
+	l.Uncharged.Answer(h.part.Wire.Spent, h.isValid)
+	l.RefillUntilNs, l.SilentUntilNs = 0, 0
+	if !h.isValid {
+		l.SilentUntilNs = now + account.MaxRememberNs
+		return
+	}
+	given := h.grant.Units - h.rest.Units
+	l.Standings = append(l.Standings[:0], h.told.Standings...)
+	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
+	switch {
+	case h.remembersBlock():
+		l.Block(h.denial(), now)
+	case h.grant.Denied && src.keeps:
+		l.Deny(h.part.Wire.Cost, h.denial(), now)
 	}
 }
 
@@ -130,7 +186,7 @@ func (h *handout) answer(n *Need) {
 //	       remembers that for another second.
 
 // blockedUntilNs is until when a grant that denies says that the key is blocked, 0 if it is not.
-func (h *handout) blockedUntilNs() int64 {
+func (h *Handout) blockedUntilNs() int64 {
 	block := h.part.Definition.Block()
 	if block < 0 || block >= len(h.told.Standings) || !h.grant.Denied || h.told.Standings[block].Used == 0 {
 		return 0
@@ -140,7 +196,7 @@ func (h *handout) blockedUntilNs() int64 {
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and the next ones are told Blocked.
-func (h *handout) deny(s *decide.Subject) {
+func (h *Handout) deny(s *decide.Subject) {
 	s.Carried.Allotment = h.told
 	switch {
 	case h.blockNs == 0 || h.told.Denial == allot.Blocked: // the ask has begun none
@@ -153,11 +209,11 @@ func (h *handout) deny(s *decide.Subject) {
 }
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
-func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
+func (h *Handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
 
 // denial is how long the worker remembers what the grant denies: until the wait or the block is over, and no longer
 // than account.MaxRememberNs.
-func (h *handout) denial() leased.Denial {
+func (h *Handout) denial() leased.Denial {
 	d := leased.Denial{UntilNs: h.cameNs + account.MaxRememberNs, PassNs: limit.Never}
 	if h.told.WaitNs != limit.Never {
 		d.PassNs = h.cameNs + h.told.WaitNs

@@ -24,16 +24,15 @@ import (
 //	more asks
 //	none of these: the service may have units          Pending: the request waits                          askService
 //
-// If another rule denies the request after Take, Refund undoes Take, and Need.Reclaim takes the units back from the
-// request.
+// If another rule denies the request after Take, Refund undoes Take, and EndAsks takes the units back from the request.
 //
 // For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
 //
 //	step                        given  held
 //	Client.Wait     beginAsk        0     0  Check has found it Pending. Open opens the account
 //	Client.Flush    Reporter.Write  0     0  report 1 says: held 0. The ask asks for 1
-//	Client.Receive  Reporter.End    0     0  the service has granted 1, and counts it as held
-//	                AddGiven        1     0  the Subject's allotment has 1
+//	Client.Receive  Reporter.End    1     0  the service has granted 1, and counts it as held: so has the Subject's
+//	                                         allotment
 //	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, list    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
@@ -109,8 +108,13 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 
 // beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.
 func (src *HoldSource) beginAsk(s *decide.Subject) Part {
-	return holdPart(s, src.openAccount(s))
+	acc := src.openAccount(s)
+	s.Carried.Account = acc
+	return holdPart(s, acc)
 }
+
+// takeBack has the account's next report leave the units out.
+func (src *HoldSource) takeBack(s *decide.Subject) { accountOf(s).DropGiven(s.Carried.Allotment.Units) }
 
 // Take holds the cost.
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
@@ -127,8 +131,8 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	}
 }
 
-// accountOf is the account in which Take counts the subject's units, nil if there is none. Units that are Allotted have
-// one: see accountKeeper.
+// accountOf is the account that has the subject's units, nil if there is none. Units that are Allotted have one: see
+// beginAsk.
 func accountOf(s *decide.Subject) *account.Account {
 	acc, _ := s.Carried.Account.(*account.Account)
 	return acc
@@ -137,14 +141,16 @@ func accountOf(s *decide.Subject) *account.Account {
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are too many accounts for one
 // more. Unlike Source.takeShare it takes first: only what is held is reported, and the account cannot fail.
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
-	s.Carried.Account = nil
 	taken := src.local.Take(s)
-	if taken != state.OK || src.worker.Book.IsFull() && src.findAccount(s) == nil {
-		return taken
+	switch {
+	case taken != state.OK:
+	case src.worker.Book.IsFull() && src.findAccount(s) == nil:
+		s.Carried.Account = nil
+	default:
+		acc := src.openAccount(s)
+		acc.Hold(s.Cost)
+		s.Carried.Account = acc
 	}
-	acc := src.openAccount(s)
-	acc.Hold(s.Cost)
-	s.Carried.Account = acc
 	return taken
 }
 

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -153,6 +154,150 @@ func (src *Source) Tables() []decide.Table {
 	t := src.table.Table()
 	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
+}
+
+// While the service is silent, this proxy admits requests by its share of the limits. What these cost is Uncharged in
+// the key's lease until the service has charged it. For example, with a timeout of 100 ms:
+//
+//	time     what happens                                           Uncharged            by
+//	0 ms     A request asks. No answer comes.                       0
+//	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
+//	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
+//	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
+//	         ask says Spent: 5.                                     told until 1300 ms
+//	1205 ms  A request of another worker asks. Its ask says         the same             claimUncharged
+//	         Spent: 0.
+//	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
+//	         charged 5 units.
+//
+// If the lease has units at 1200 ms, and no request asks, the next refill says Spent.
+//
+// What may go wrong with the ask that says Spent:
+//
+//	No answer to it comes by 1300 ms, or it    The next ask says Spent: 5 again. If the service has heard the first
+//	is never sent: the talk joins it to an     one, it charges 5 units twice.
+//	ask for the same units, or drops it.
+//	The answer has Failed: the service cannot  The units stay Uncharged. The next ask says them.
+//	reach the key.
+//	The record is lost. For a new one in a     The service never hears of the units.
+//	full page, state takes a record with
+//	units Uncharged last.
+
+// takeShare takes the cost of the proxy's share, and writes into the lease that the service has to charge it. If it
+// cannot, the share gets the cost back: what the service never hears of would be admitted twice.
+func (src *Source) takeShare(s *decide.Subject) state.Status {
+	taken := src.local.Take(s)
+	if taken != state.OK {
+		return taken
+	}
+	at := leaseAt{src, s.Carried.Lease.Key()}
+	written := at.change(s.Record.Now, s.Quota.MonotonicNs, func(e *state.LeaseEntry) bool {
+		e.Uncharged.Add(s.Cost)
+		return true
+	})
+	if written == nil {
+		src.local.Refund(s, s.Record.Now)
+		return state.Failed
+	}
+	return state.OK
+}
+
+// claimUncharged returns the units that the ask of a request has to say as Spent, and writes that it does. If another
+// worker has written the lease meanwhile, it returns none: a later ask says them. Another ask may be granted
+// units before the service hears of these.
+func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
+	spent = src.tellUncharged(e)
+	if spent > 0 && src.write(e) != state.OK {
+		return 0
+	}
+	return spent
+}
+
+// tellUncharged has an ask tell what is Uncharged until its timeout.
+func (src *Source) tellUncharged(e *state.LeaseEntry) (spent uint32) {
+	return e.Uncharged.Tell(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
+}
+
+// tableKey is what the subject's lease is found by: its key and, if requests give limits, these. So units that were
+// granted under one limit are not spent under another, and no denial is remembered under another.
+func (src *Source) tableKey(s *decide.Subject) []byte {
+	if !src.rule.Finder.IsRequested(&s.Subject) {
+		return s.Key.Bytes
+	}
+	src.key = appendLimits(append(src.key[:0], s.Key.Bytes...), s)
+	return src.key
+}
+
+// readLease reads the key's lease, and what the service has said last of the key. It returns false if the proxy's store
+// fails.
+func (src *Source) readLease(s *decide.Subject, c *allot.Carried) (ok bool) {
+	q, wallNs := &s.Quota, s.Record.Now
+	if c.LeaseMemory == nil {
+		c.LeaseMemory = new(state.LeaseEntry)
+	}
+	e := c.LeaseMemory
+	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
+	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
+		return false
+	}
+	c.Lease = e
+	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
+	q.Standings = e.Standings
+	return true
+}
+
+// rereadIfFromFuture reads the clock and a lease once more, if the lease was written long after the clock was read: the
+// worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
+// lease counts as none. It returns the status of the last read.
+func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
+	if read == state.OK && e.FromFuture {
+		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
+	}
+	return read
+}
+
+// A lease is written in two ways:
+//
+//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
+//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
+//	                      later ask
+//	read anew             takeShare, refundLease, Handout.Keep and watchedGrant.collect, by leaseAt.change
+
+// leaseAt is where the lease of one key lies, also when there is no request of the key any more.
+type leaseAt struct {
+	source *Source
+	key    state.LeaseKey
+}
+
+// change reads the lease, at an instant of both clocks, and writes it as changed says, unless that returns false. If
+// another worker has written the lease meanwhile, it begins anew with what is there by now, so it may call changed
+// several times. It returns the lease as it is written, nil if it is not; the next change of any lease uses its memory.
+func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) bool) (written *state.LeaseEntry) {
+	src := at.source
+	e := &src.worker.entry
+	for range state.MaxRetries {
+		read := src.table.ReadHashed(e, at.key, wallNs, now)
+		if src.rereadIfFromFuture(e, read, wallNs) != state.OK || !changed(e) {
+			return nil
+		}
+		switch src.write(e) {
+		case state.OK:
+			return e
+		case state.Mismatch: // once more
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// write writes a lease, and counts what the record held that it may replace.
+func (src *Source) write(e *state.LeaseEntry) state.Status {
+	written := src.table.Write(e)
+	if written == state.OK {
+		src.noteLost(e.Replaced)
+	}
+	return written
 }
 
 // beginRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as

@@ -14,18 +14,18 @@
 //	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
 //	  v                                                v
 //	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
-//	  |            |             BeginAsk,             |
-//	  |  Read,     |  Open,      HandOut,              |  Due, Reporter
-//	  |  Write     |  Hold, ...  Need.Reclaim          |
+//	  |            |             BeginAsk, EndAsks,    |
+//	  |  Read,     |  Open,      Handout               |  Due, Reporter
+//	  |  Write     |  Hold, ...                        |
 //	  v            v                                   v
 //	table of    account.Book, and its Accounts  <------+
 //	leases
 //
 //	what          is left in                by                         for
-//	a request     its decide.Subject        HandOut                    Source.Check and Take, in the next Decide
+//	a request     its decide.Subject        Handout.Give               Source.Check and Take, in the next Decide
 //	a refill      Worker.refills            Source.Take                Client.Flush
 //	a report      the list of Book          Account.list               Client.Flush
-//	a return      Worker.Returns            HandOut, Reclaim and       Client.Flush
+//	a return      Worker.Returns            Handout.Keep, EndAsks and  Client.Flush
 //	                                        CollectIdle, by giveBack
 //	silence       Worker.Service            Client.Tick                Source.Check
 //
@@ -37,10 +37,10 @@
 //	Client.Wait      BeginAsk finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
-//	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
+//	                 999. Of these 250 units Give gives 1 to the request's Subject, and Keep puts 249 into the lease.
 //	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
 //	Source.Take      It takes the 1 unit of the Subject's allotment.
-//	Client.Done      Nothing is left of the allotment, so nothing goes back.
+//	Client.Done      EndAsks finds that nothing is left of the allotment, so nothing goes back.
 //
 // A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
 // the next report says by that what the worker holds and what it does not.
@@ -49,15 +49,14 @@
 //
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent;
-//	                refill       and has units asked for ahead of need
-//	leases.go       leaseAt      reads and writes leases
-//	ask.go          Part, Need   what is asked for, and who needs it
-//	definitions.go  definitions  how limits are defined to the service
-//	handout.go      HandOut      what the service grants, or denies: requests that have waited get it
-//	keeper.go       keeper       what they do not get: the key's lease or account keeps it
+//	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent,
+//	                             and notes for the service what was spent in silence;
+//	                leaseAt      reads and writes leases;
+//	                refill       has units asked for ahead of need
+//	ask.go          Part         what is asked for a request, and how its limits are defined to the service
+//	handout.go      Handout      what the service grants, or denies: requests that have waited get it, and the key's
+//	                             lease or account keeps the rest
 //	returns.go      Returns      what goes back, at once or when it is idle
-//	uncharged.go                 what an ask says of units that were spent in silence
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	look.go         Look         what clients are told that ask for their usage
 //	operate.go                   what operators are told

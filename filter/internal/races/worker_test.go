@@ -90,7 +90,7 @@ func (k *worker) begin() {
 
 func (k *worker) wait(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
-	_, parts := lease.BeginAsk(nil, v)
+	parts := lease.BeginAsk(v)
 	for i := range parts {
 		want := parts[i].Wire
 		name := [...]string{r.user, r.tenant}[want.Definition]

@@ -8,7 +8,7 @@
 // The verbs of an account. One that changes what the store should know lists the account for a report:
 //
 //	                  given  held  charged  lists it
-//	AddGiven(2)          +2                 no: the store counted the units as held when it granted them
+//	Reporter.End         +2                 no: the store counted the units as held when it granted them
 //	HoldGiven(2)         -2    +2           no: a report says given and held in one number
 //	UnholdGiven(2)       +2    -2           no, for the same reason
 //	DropGiven(2)         -2                 yes
@@ -78,17 +78,14 @@ func (acc *Account) RecallBlock(now int64) (b *Block, blocked bool) {
 	return acc.block, true
 }
 
-// AddGiven notes that a request has got units. It does not hold them yet.
-func (acc *Account) AddGiven(units uint32) { acc.revive().sums.AddGiven(units) }
-
-// DropGiven notes that a request will not hold what it has got.
+// DropGiven notes that no request will hold units that the service has granted.
 func (acc *Account) DropGiven(units uint32) {
 	acc = acc.revive()
 	acc.sums.DropGiven(units)
 	acc.list()
 }
 
-// HoldGiven has a request hold what it has got.
+// HoldGiven has a request hold units that the service has granted.
 func (acc *Account) HoldGiven(units uint32) { acc.revive().sums.HoldGiven(units) }
 
 // UnholdGiven undoes HoldGiven.

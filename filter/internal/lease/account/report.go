@@ -127,8 +127,9 @@ func (r *Reporter) hasSent(acc *Account) bool {
 	return acc.isUnderWay() && acc.reporting.firstNumber <= r.number
 }
 
-// End ends the report by what the service has granted for it. mayGive says whether the grant may give units: the
-// service has granted them to the worker as it was reported there.
+// End ends the report by what the service has granted for it. mayGive says whether the grant gives units: its store did
+// not fail, and the service has granted them to the worker as it was reported there. The account has them as given
+// then: what no request gets of them is to be dropped.
 //
 //	the report                              mayGive  then
 //	there is none                           yes
@@ -142,7 +143,7 @@ func (r *Reporter) hasSent(acc *Account) bool {
 func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
 	acc := r.made.revive()
 	if acc == nil {
-		return true
+		return !g.Failed
 	}
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
@@ -151,17 +152,26 @@ func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
 		acc.list() // the answer may have ended a queued ask that was to report it
 		return false
 	}
-	if r.number != acc.sums.NewestReport() {
-		return true
+	mayGive = !g.Failed
+	if r.number == acc.sums.NewestReport() {
+		mayGive = mayGive && g.Noted
+		acc.endReports(g, now)
 	}
-	acc.reporting = reporting{}
+	if mayGive {
+		acc.sums.AddGiven(g.Units)
+	}
+	return mayGive
+}
+
+// endReports ends all reports of an ask, by what the service has granted for the newest one.
+func (acc *Account) endReports(g *quota.Grant, now int64) {
 	if g.Noted {
-		acc.sums.NoteGrant(r.number, g.Units)
+		acc.sums.NoteGrant(acc.sums.NewestReport(), g.Units)
 	} else {
 		acc.SilentUntilNs = now + MaxRememberNs
 	}
+	acc.reporting = reporting{}
 	acc.list() // for what has changed since the report
-	return g.Noted
 }
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.

@@ -29,8 +29,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		}, 0, 0, false},
 		{"Reporter.End", func() {
 			require.True(t, r.End(&quota.Grant{Noted: true, Units: 1}, 0))
-		}, 0, 0, true},
-		{"AddGiven", func() { acc.AddGiven(1) }, 1, 0, true},
+		}, 1, 0, true},
 		{"HoldGiven", func() { acc.HoldGiven(1) }, 0, 1, true},
 		{"Client.Flush", func() { require.Empty(t, b.Due(nil, 1, 0), "the store has 1 as held") }, 0, 1, false},
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},

@@ -110,9 +110,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	needs, parts := lease.BeginAsk(req.needs, v)
-	req.needs = needs
-	c.asks.join(req, parts) // at most quota.MaxParts: package decide lets no more be Pending
+	c.asks.join(req, lease.BeginAsk(v)) // at most quota.MaxParts: package decide lets no more be Pending
 }
 
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
@@ -138,8 +136,8 @@ func (c *Client) Next() *Waiter {
 
 // Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
-	for i := range req.needs {
-		req.needs[i].Reclaim()
+	if req.Verdict != nil {
+		lease.EndAsks(req.Verdict)
 	}
 	c.asks.leave(req)
 	c.waiters.remove(req)
@@ -271,17 +269,13 @@ const (
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict // nil of a look
-	Look    *lease.Look     // of a client that asks for its usage; it is not decided again, and has no needs
+	Look    *lease.Look     // of a client that asks for its usage; it is not decided again
 
 	state      waiterState
 	deadlineNs int64
-	needs      []lease.Need
-	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxParts keys of its look
+	asks       []*ask  // for which it waits: one for its verdict, or one for each quota.MaxParts keys of its look
 	oneAsk     [1]*ask // what asks is in as long as it is one: that saves an allocation a request
 }
-
-// Needs are what it needs, for lease.HandOut.
-func (req *Waiter) Needs() []lease.Need { return req.needs }
 
 // isOverdue reports whether it has waited for an ask for too long.
 func (req *Waiter) isOverdue(now int64) bool { return req.state == waits && now >= req.deadlineNs }

@@ -61,7 +61,11 @@ func (c *Client) handOut(a *ask, result *quota.AskResult, now int64) {
 	c.decideMore(a, result, answered)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for i := range a.parts {
-		lease.HandOut(&a.parts[i], grantOf(result, i), trip, a.waiters)
+		h := lease.NewHandout(&a.parts[i], grantOf(result, i), trip)
+		for _, req := range a.waiters {
+			h.Give(req.Verdict)
+		}
+		h.Keep()
 	}
 	c.finish(a, answered)
 }
