@@ -131,7 +131,7 @@ func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 // A request that asks for a new key makes exactly these host calls, even if the key evicts another
 // one, and allocates no more than this.
 func TestWhatAnAskCosts(t *testing.T) {
-	const most, times = 19, 2000 // the table is full after the first thousand
+	const most, times = 18, 2000 // the table is full after the first thousand
 	b := start(t, func(o *sim.Options) {
 		o.Wasm = buildtest.Wasm(t, "sluice_variant")
 		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in}, nil }
