@@ -32,12 +32,10 @@ type Handout struct {
 	grant   *quota.Grant     // as it came
 	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
 	cameNs  int64            // when it came
-	told    allot.Allotment  // what requests are told, each with its own units
 	rest    leased.GrantLeft // what nobody has got yet
 
-	// Of a denial:
-	blockNs      int64 // until when the key is blocked, 0 = it is not
-	hasToldBlock bool  // a request was told that the ask has begun the block
+	allotment allot.Allotment // of the next request, but for its units
+	blockNs   int64           // of a denial: until when the key is blocked, 0 = it is not
 }
 
 // Trip is that of an ask to the service and back.
@@ -59,7 +57,7 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &Handout{
 		part: p, grant: grant, isValid: p.Reporter.End(grant, trip.CameNs), cameNs: trip.CameNs,
-		told: allot.Allotment{
+		allotment: allot.Allotment{
 			Denial: allot.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
 		rest: leased.GrantLeft{
@@ -102,7 +100,7 @@ func (h *Handout) give(s *decide.Subject) {
 		h.deny(s)
 	case !h.grant.Denied && h.rest.Units >= s.Cost && h.cameNs < h.rest.EndNs:
 		h.rest.Units -= s.Cost
-		s.Carried.Allotment = h.told
+		s.Carried.Allotment = h.allotment
 		s.Carried.Allotment.GrantLeft = leased.GrantLeft{GrantID: h.rest.GrantID, Units: s.Cost}
 	}
 }
@@ -122,7 +120,7 @@ func (h *Handout) keepInAccount(acc *account.Account) {
 		acc.DropGiven(h.rest.Units)
 	}
 	if h.remembersBlock() {
-		acc.RememberBlock(account.Block{Denial: h.denial(), Standings: h.told.Standings})
+		acc.RememberBlock(account.Block{Denial: h.denial(), Standings: h.allotment.Standings})
 	}
 }
 
@@ -155,7 +153,7 @@ func (h *Handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 		return
 	}
 	given := h.grant.Units - h.rest.Units
-	l.Standings = append(l.Standings[:0], h.told.Standings...)
+	l.Standings = append(l.Standings[:0], h.allotment.Standings...)
 	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	switch {
 	case h.remembersBlock():
@@ -188,23 +186,19 @@ func (h *Handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 // blockedUntilNs is until when a grant that denies says that the key is blocked, 0 if it is not.
 func (h *Handout) blockedUntilNs() int64 {
 	block := h.part.Definition.Block()
-	if block < 0 || block >= len(h.told.Standings) || !h.grant.Denied || h.told.Standings[block].Used == 0 {
+	if block < 0 || block >= len(h.allotment.Standings) || !h.grant.Denied || h.allotment.Standings[block].Used == 0 {
 		return 0
 	}
-	return h.told.Standings[block].ResetNs
+	return h.allotment.Standings[block].ResetNs
 }
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and the next ones are told Blocked.
 func (h *Handout) deny(s *decide.Subject) {
-	s.Carried.Allotment = h.told
-	switch {
-	case h.blockNs == 0 || h.told.Denial == allot.Blocked: // the ask has begun none
-	case h.hasToldBlock:
-		s.Carried.Allotment.Denial = allot.Blocked
-	default:
+	s.Carried.Allotment = h.allotment
+	if h.blockNs > 0 && h.allotment.Denial != allot.Blocked {
 		s.Rule.Metrics.BlocksBegun++
-		h.hasToldBlock = true
+		h.allotment.Denial = allot.Blocked
 	}
 }
 
@@ -215,8 +209,8 @@ func (h *Handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.Counts
 // than account.MaxRememberNs.
 func (h *Handout) denial() leased.Denial {
 	d := leased.Denial{UntilNs: h.cameNs + account.MaxRememberNs, PassNs: limit.Never}
-	if h.told.WaitNs != limit.Never {
-		d.PassNs = h.cameNs + h.told.WaitNs
+	if h.allotment.WaitNs != limit.Never {
+		d.PassNs = h.cameNs + h.allotment.WaitNs
 		d.UntilNs = min(d.UntilNs, d.PassNs) // after that the wait would be negative, and -1 is limit.Never
 	}
 	if h.remembersBlock() {

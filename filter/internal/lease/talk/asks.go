@@ -224,9 +224,14 @@ const (
 	unanswered               // the reports may be lost, or have never left: they are made again
 )
 
-// end takes an ask off its list, and ends its reports.
+// end ends an ask, and its reports.
 func (as *askList) end(a *ask, how ending) {
 	as.remove(a)
+	a.state = over
+	a.endReports(how)
+}
+
+func (a *ask) endReports(how ending) {
 	for i := range a.parts {
 		switch r := &a.parts[i].Reporter; how {
 		case answered:
@@ -266,7 +271,6 @@ func (as *askList) remove(a *ask) {
 		as.late = without(as.late, a)
 	case over:
 	}
-	a.state = over
 }
 
 // streamEnded has all asks that were sent be asked again: no result can come any more.
@@ -289,9 +293,10 @@ const _ = uint64(lateNs - policy.MaxTimeoutNs)
 func (as *askList) makeLate(now, timeoutNs int64) {
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= timeoutNs {
 		a := as.sent[0]
-		as.end(a, unanswered)
+		as.remove(a)
 		a.state = late
 		as.late = append(as.late, a)
+		a.endReports(unanswered)
 	}
 	for len(as.late) > 0 && now-as.late[0].sentNs >= lateNs {
 		as.late = as.late[1:]
