@@ -15,25 +15,23 @@ type location struct {
 	modifier string // =, ^~, ~, ~* or empty
 	text     string
 	path     request.Pattern   // of the paths that fit, to compare with others: any path if RE2 has no such expression
-	fits     request.Selection // the requests that fit: off if RE2 has no such expression
+	fits     request.Selection // the requests that fit: off if no match says which
+	hasHole  bool              // with ^~: see turnOffInHoles
 }
 
-// readLocations are the scopes of the locations of a block. The block is besideRegex if a location around it has
-// expressions beside it: nginx tries those in the block first, which no match can say. Here that is so in the second
-// location, and nginx tries b$ before a$:
-//
-//	location ~ a$ { ... }
-//	location / { location ~ b$ { ... } }
-func (n *reader) readLocations(
-	block []*nginxconf.Directive, around map[module]limitSet, besideRegex bool,
-) []innerScope {
+// readLocations are the scopes of the locations of a block.
+func (n *reader) readLocations(block []*nginxconf.Directive, around map[module]limitSet) []innerScope {
 	list := n.locationsIn(block)
-	holes := holesIn(list)
+	turnOffInHoles(list)
 	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
 	var scopes []*scope
 	for _, l := range list {
-		innerBesideRegex := besideRegex || hasRegex && l.modifier == ""
-		scopes = append(scopes, n.readBody(l.body, around, l.selection(besideRegex, holes), innerBesideRegex))
+		s := n.readBody(l.body, around, l.fits)
+		s.isRegex = l.isRegex()
+		if hasRegex && l.modifier == "" {
+			turnOffWithin(s)
+		}
+		scopes = append(scopes, s)
 	}
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
@@ -91,46 +89,48 @@ func requestsOf(modifier, text string) (path request.Pattern, fits request.Selec
 
 func (l *location) isRegex() bool { return l.modifier == "~" || l.modifier == "~*" }
 
-// hole is where expressions hold again below a prefix with ^~: a longer prefix without it. Beside ^~ /s and /s/t the
-// expression ~ x$ holds for /s/tx, but not for /sx. No exemption can say that.
-type hole struct{ prefix, around *location }
-
-// holesIn are the locations with ^~ that have holes, each with the first of them.
-func holesIn(list []*location) (holes []hole) {
+// turnOffInHoles turns off the expressions that hold for some of the requests of a location with ^~: for those below a
+// longer location without it, its hole. No exemption says that. One hole is enough. An example:
+//
+//	location ^~ /s { }
+//	location /s/t { }    the hole
+//	location ~ x$ { }    off: it holds for /s/tx, but not for /sx
+func turnOffInHoles(list []*location) {
 	for _, wide := range list {
-		if wide.modifier != "^~" {
+		isHole := func(l *location) bool {
+			return wide.modifier == "^~" && l.modifier == "" && strings.HasPrefix(l.text, wide.text)
+		}
+		i := slices.IndexFunc(list, isHole)
+		if i < 0 {
 			continue
 		}
-		isHole := func(l *location) bool { return l.modifier == "" && strings.HasPrefix(l.text, wide.text) }
-		if i := slices.IndexFunc(list, isHole); i >= 0 {
-			holes = append(holes, hole{prefix: list[i], around: wide})
+		wide.hasHole = true
+		for _, l := range list {
+			if l.isRegex() && !l.fits.IsOff() && !l.path.Apart(wide.path) {
+				l.fits.TurnOff(request.NoMatch("it holds for the location " + list[i].text + ", but not for the rest of ^~ " +
+					wide.text))
+			}
 		}
 	}
-	return holes
 }
 
-// selection is for the requests that nginx gives to the location if no other one wins. No match has those of an
-// expression which nginx tries before the expressions of locations around it, or which holds in a hole. One hole is
-// enough.
-func (l *location) selection(besideRegex bool, holes []hole) request.Selection {
-	s := l.fits
-	if !l.isRegex() {
-		return s
+// turnOffWithin turns off the expressions within a location that has others beside it: nginx tries those within first,
+// which no match says. An example:
+//
+//	location / { location ~ b$ { } }    off: nginx tries b$ before a$
+//	location ~ a$ { }
+func turnOffWithin(s *scope) {
+	for _, c := range s.inner {
+		if c.isRegex && !c.selection.IsOff() {
+			c.selection.TurnOff(request.NoMatch("nginx tries it before the expressions of the locations around it"))
+		}
+		turnOffWithin(c.scope)
 	}
-	if besideRegex {
-		s.TurnOff(request.NoMatch("nginx tries it before the expressions of the locations around it"))
-	}
-	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
-	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
-		h := holes[i]
-		s.TurnOff(request.NoMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
-			h.around.text))
-	}
-	return s
 }
 
-// winsOver reports whether nginx takes the location for requests that fit both: an exact one, then
-// the longest prefix if it has ^~, then the first expression, then the longest prefix.
+// winsOver reports whether nginx takes the location for requests that fit both: an exact one, then the longest prefix
+// if it has ^~, then the first expression, then the longest prefix. Over the expressions in its hole it does not: they
+// have some of its requests.
 func (l *location) winsOver(other *location) bool {
 	switch {
 	case l.path.Apart(other.path):
@@ -142,7 +142,7 @@ func (l *location) winsOver(other *location) bool {
 	case l.isRegex():
 		return other.modifier != "^~"
 	case other.isRegex():
-		return l.modifier == "^~"
+		return l.modifier == "^~" && !l.hasHole
 	}
 	return len(l.text) > len(other.text)
 }

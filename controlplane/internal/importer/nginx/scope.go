@@ -17,6 +17,7 @@ type scope struct {
 	limits    map[module]limitSet // its own and those that it inherits; none if it answers by itself
 	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
 	inner     []innerScope        // those in it, to which nginx gives the requests that fit them
+	isRegex   bool                // a location with an expression
 }
 
 // innerScope is a scope in another one.
@@ -79,17 +80,17 @@ func newBody(label string, list []*nginxconf.Directive) body {
 // readServerBody is the scope of a server, for the requests of a selection. The locations of one that answers are read
 // only to say what is wrong in them.
 func (n *reader) readServerBody(b body, around map[module]limitSet, selection request.Selection) *scope {
-	s := n.readBody(b, around, selection, false)
+	s := n.readBody(b, around, selection)
 	if b.answers {
 		s.inner = nil
 	}
 	return s
 }
 
-// readBody is the scope of a location, or of a server with its locations. See readLocations for besideRegex.
-func (n *reader) readBody(b body, around map[module]limitSet, selection request.Selection, besideRegex bool) *scope {
+// readBody is the scope of a location, or of a server with its locations.
+func (n *reader) readBody(b body, around map[module]limitSet, selection request.Selection) *scope {
 	limits := n.readLimits(b.list, around)
-	s := &scope{label: b.label, limits: limits, selection: selection, inner: n.readLocations(b.list, limits, besideRegex)}
+	s := &scope{label: b.label, limits: limits, selection: selection, inner: n.readLocations(b.list, limits)}
 	if b.answers {
 		s.limits = nil
 	}
@@ -150,8 +151,8 @@ type plan struct {
 // plans are what rules are made of in a scope and in those within it, for one module. The requests are those that nginx
 // gives to one of these scopes. Each of them is in one plan:
 //
-//  1. An inner scope with rules of its own has plans in the same way: for the requests that fit it, and no winner.
-//  2. The scope's own plan is for the rest: the requests that fit none of these. There is no rest if one isWhole.
+//  1. The scope's own plan is for the rest: the requests that fit no inner scope with rules of its own.
+//  2. Such an inner scope has plans in the same way: for the requests that fit it, and no winner.
 //
 // An example is a server with the limits S:
 //
@@ -166,16 +167,14 @@ func (s *scope) plans(m module, requests request.Selection) (list []plan) {
 	for _, c := range inner {
 		scopes = append(scopes, c.scope)
 	}
-	if !slices.ContainsFunc(scopes, (*scope).isWhole) {
-		rest := requests
-		exemptScopes(&rest, scopes)
+	if rest, hasSome := without(requests, scopes); hasSome {
 		list = append(list, plan{m, s.limits[m], rest})
 	}
 	for _, c := range inner {
-		if won, hasSome := c.won(); hasSome {
-			given := requests
-			given.NarrowTo(won)
-			list = append(list, c.plans(m, given)...)
+		fitting := requests
+		fitting.NarrowTo(c.selection)
+		if won, hasSome := without(fitting, c.winners); hasSome {
+			list = append(list, c.plans(m, won)...)
 		}
 	}
 	return list
@@ -212,28 +211,18 @@ func (s *scope) hasOnly(m module, limits limitSet) bool {
 	return s.limits[m].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
-// isWhole reports whether every request of the outer scope fits, so the outer scope keeps none. A location / is so, and
-// none of the example.
-func (s *scope) isWhole() bool { return s.selection.IsEverything() }
-
-// won are the requests that fit the scope and no winner. A winner that isWhole leaves none, but a hole in ^~ /: see
-// location.selection, which turns the expressions with its requests off. These keep a rule, which says so.
-func (c innerScope) won() (s request.Selection, hasSome bool) {
-	if slices.ContainsFunc(c.winners, (*scope).isWhole) && !c.selection.IsOff() {
-		return s, false
-	}
-	s = c.selection
-	exemptScopes(&s, slices.DeleteFunc(slices.Clone(c.winners), (*scope).isWhole))
-	return s, true
-}
-
-// exemptScopes exempts the requests that fit some scopes, none of which isWhole.
-func exemptScopes(s *request.Selection, scopes []*scope) {
+// without are the requests that fit none of some scopes. There are none if one of these has all requests of the scope
+// around it, as a location / has.
+func without(requests request.Selection, scopes []*scope) (rest request.Selection, hasSome bool) {
 	selections := make([]request.Selection, len(scopes))
-	for i, c := range scopes {
-		selections[i] = c.selection
+	for i, s := range scopes {
+		selections[i] = s.selection
 	}
-	s.ExemptSelected(selections, func(i int, why request.WhyOff) request.WhyOff {
+	if slices.ContainsFunc(selections, request.Selection.IsEverything) {
+		return rest, false
+	}
+	requests.ExemptSelected(selections, func(i int, why request.WhyOff) request.WhyOff {
 		return request.WhyOff("It should leave out the requests of the "+scopes[i].label+". ") + why
 	})
+	return requests, true
 }

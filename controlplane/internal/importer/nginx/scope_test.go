@@ -95,7 +95,7 @@ func TestOrderOfALocationAndAnExpression(t *testing.T) {
 	const prefix, expression = "location /c { limit_req zone=a; }", "location ~ x$ { limit_req zone=s; }"
 	want := []string{
 		"a match: {paths: [/c*]} is off",
-		"s match: {paths: [~.*x]} exempt: - {paths: [/s*]} is off",
+		"s match: {paths: [~.*x]} is off",
 	}
 	require.ElementsMatch(t, want, scoped(t, "server { "+below+prefix+expression+" }"))
 	require.ElementsMatch(t, want, scoped(t, "server { "+below+expression+prefix+" }"))
@@ -111,7 +111,7 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	block, err := nginxconf.Parse(nginxconf.File{Name: "nginx.conf", Text: []byte(text)}, nil)
 	require.NoError(t, err)
 	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
-	scopes := n.readLocations(block, nil, false)
+	scopes := n.readLocations(block, nil)
 	require.Equal(t, "location ~ x$", scopes[0].label)
 	require.Equal(t, []request.WhyOff{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
