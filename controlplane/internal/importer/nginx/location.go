@@ -23,15 +23,18 @@ type location struct {
 func (n *reader) readLocations(block []*nginxconf.Directive, around map[module]limitSet) []innerScope {
 	list := n.locationsIn(block)
 	turnOffInHoles(list)
-	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
 	var scopes []*scope
 	for _, l := range list {
 		s := n.readBody(l.body, around, l.fits)
-		s.isRegex = l.isRegex()
-		if hasRegex && l.modifier == "" {
-			turnOffWithin(s)
-		}
+		s.isTriedFirst = l.isRegex() || l.modifier == "="
 		scopes = append(scopes, s)
+	}
+	for i, l := range list {
+		for k, other := range list {
+			if l.modifier == "" && other.isRegex() && other.winsOver(l) {
+				turnOffBoth(scopes[k], scopes[i].inner)
+			}
+		}
 	}
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
@@ -114,17 +117,18 @@ func turnOffInHoles(list []*location) {
 	}
 }
 
-// turnOffWithin turns off the expressions within a location that has others beside it: nginx tries those within first,
-// which no match says. An example:
+// turnOffBoth turns off an expression beside a location, and what nginx tries before it of the locations in that one: no
+// match says which of the two it takes. An example:
 //
-//	location / { location ~ b$ { } }    off: nginx tries b$ before a$
-//	location ~ a$ { }
-func turnOffWithin(s *scope) {
-	for _, c := range s.inner {
-		if c.isRegex && !c.selection.IsOff() {
-			c.selection.TurnOff(request.NoMatch("nginx tries it before the expressions of the locations around it"))
+//	location ~ a { }                      off
+//	location / { location ~ b$ { } }      b$ is off: nginx takes it for /ab
+func turnOffBoth(regex *scope, within []innerScope) {
+	for _, c := range within {
+		if c.isTriedFirst && !c.selection.Match().IsApart(regex.selection.Match()) {
+			c.turnOffOnce("nginx tries it before the expressions of the locations around it")
+			regex.turnOffOnce("nginx tries the " + c.label + " before it")
 		}
-		turnOffWithin(c.scope)
+		turnOffBoth(regex, c.inner)
 	}
 }
 

@@ -13,11 +13,18 @@ import (
 // other. nginx gives it to the one that wins, and then to one within that, if it fits any. Only the limits of the last
 // one hold.
 type scope struct {
-	label     string              // for messages
-	limits    map[module]limitSet // its own and those that it inherits; none if it answers by itself
-	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
-	inner     []innerScope        // those in it, to which nginx gives the requests that fit them
-	isRegex   bool                // a location with an expression
+	label        string              // for messages
+	limits       map[module]limitSet // its own and those that it inherits; none if it answers by itself
+	selection    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
+	inner        []innerScope        // those in it, to which nginx gives the requests that fit them
+	isTriedFirst bool                // a location that nginx tries before the expressions beside locations around it
+}
+
+// turnOffOnce turns off a scope that is not off, because no match has the requests that fit it.
+func (s *scope) turnOffOnce(condition string) {
+	if !s.selection.IsOff() {
+		s.selection.TurnOff(request.NoMatch(condition))
+	}
 }
 
 // innerScope is a scope in another one.

@@ -138,6 +138,19 @@ server {
 }`))
 }
 
+// nginx gives /ab to b$ or = /ab in the location / before it tries those beside it. So no match has the requests of the
+// expression beside the location.
+func TestLocationsBeforeTheExpressionsAroundThem(t *testing.T) {
+	for within, rules := range map[string][]string{
+		"~ b$":  {"a match: {paths: [~.*a.*]} is off", "d match: {paths: [~.*b]} is off"},
+		"= /ab": {"a match: {paths: [~.*a.*]} is off", "d match: {paths: [/ab]} is off"},
+		"= /b":  {"a match: {paths: [~.*a.*]}", "d match: {paths: [/b]} exempt: - {paths: [~.*a.*]}"},
+	} {
+		require.ElementsMatch(t, rules, scoped(t, `
+server { location ~ a { limit_req zone=a; } location / { location `+within+` { limit_req zone=d; } } }`), within)
+	}
+}
+
 // A path of a policy has no question mark, and nginx compares one that the client wrote as %3F.
 func TestALocationWithAQuestionMark(t *testing.T) {
 	require.Equal(t, []string{
