@@ -209,7 +209,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	requests := p.requests
 	requests.NarrowTo(f.Requests)
 	t := draft.Terms{
-		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts, Capacity: z.capacity,
+		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts(), Capacity: z.capacity,
 		CountsBy: draft.LimitID{At: z.at, Numbers: limit.Numbers, Key: f.Text},
 	}
 	if p.limits.status != policyStatus {
@@ -233,14 +233,15 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 //	$http_a$remote_addr  counted
 //	$http_a$http_b       counted              not counted: isEmptyWithout
 func countsWithMissing(f nginxkey.Form) bool {
-	return slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) && (len(f.Parts) > 1 || f.Text != "")
+	parts := f.Parts()
+	return slices.ContainsFunc(parts, request.Part.MayBeMissing) && (len(parts) > 1 || f.Text != "")
 }
 
 // isEmptyWithout reports whether the key may be empty, because a request may lack all of it. The rule then limits more
 // requests than the file says, and a comment says so: it is an exception to the invariant of package request.
 func isEmptyWithout(f nginxkey.Form) bool {
 	isAlwaysThere := func(p request.Part) bool { return !p.MayBeMissing() }
-	return f.Text == "" && !slices.ContainsFunc(f.Parts, isAlwaysThere)
+	return f.Text == "" && !slices.ContainsFunc(f.Parts(), isAlwaysThere)
 }
 
 // policyStatus is the status of a denial where a policy says none. That of nginx is 503: see readHTTPScope.

@@ -16,10 +16,10 @@
 //
 // They are found by calls that lead back to formsOf, as the values of a map may have variables too:
 //
-//	formsOf     a text: joins the forms of its variables and of what is between them
-//	  variable  $binary_remote_addr is a part of the request
-//	  mapped    $counted is what a map makes of its source: formsOf the source, and then formsOf each value that the
-//	            map has for one of these, for the requests that get it
+//	formsOf            a text: joins the forms of its variables and of what is between them
+//	  formsOfVariable  $binary_remote_addr is a part of the request
+//	  mapped           $counted is what a map makes of its source: formsOf the source, and then formsOf each value that
+//	                   the map has for one of these, for the requests that get it
 //
 // The calls from outside:
 //
@@ -28,7 +28,6 @@
 package nginxkey
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -38,12 +37,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// Form is a form that a key has for some requests: parts of them, and a text that is the same for all.
+// Form is a form that a key has for some requests: variables that are parts of them, and a text that is the same for
+// all.
 type Form struct {
-	Requests request.Selection
-	Parts    []request.Part
-	Text     string
-	variable string // nginx' name of the last part: the part may be less than what nginx looks up
+	Requests  request.Selection
+	variables []variable
+	Text      string
+}
+
+// Parts are the parts of the request in the key, each once.
+func (f Form) Parts() (list []request.Part) {
+	for _, of := range f.variables {
+		if !slices.ContainsFunc(list, of.value.Part.Is) {
+			list = append(list, of.value.Part)
+		}
+	}
+	return list
 }
 
 // Variables are those that map and geo make, for keys.
@@ -70,7 +79,7 @@ func (v *Variables) Counted(key string) []Form {
 		unknown.Requests.TurnOff(why)
 		return []Form{unknown}
 	}
-	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.Parts) == 0 && f.Text == "" })
+	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.variables) == 0 && f.Text == "" })
 }
 
 // maxForms bounds the forms of a key. Each text and each map on the way to it keeps the bound, as each form has a match
@@ -96,7 +105,7 @@ func (v *Variables) formsOf(text string) (forms []Form, why request.WhyOff) {
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
 		begin := found[0]
 		name := strings.Trim(text[begin+1:found[1]], "{}")
-		more, why := v.variable(name)
+		more, why := v.formsOfVariable(name)
 		if why != "" {
 			return nil, why
 		}
@@ -120,16 +129,10 @@ func only(requests request.Selection, forms []Form) []Form {
 func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
-			f := Form{Requests: a.Requests, Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
-			f.variable = cmp.Or(b.variable, a.variable)
+			f := Form{Requests: a.Requests, variables: slices.Concat(a.variables, b.variables), Text: a.Text + b.Text}
 			f.Requests.NarrowTo(b.Requests)
 			if a.Requests.Match().IsApart(b.Requests.Match()) || f.Requests.HasExempt(f.Requests.Match()) {
 				continue
-			}
-			for _, p := range b.Parts {
-				if !slices.ContainsFunc(f.Parts, p.Is) {
-					f.Parts = append(f.Parts, p)
-				}
 			}
 			all = append(all, f)
 		}
@@ -137,66 +140,76 @@ func joinForms(before, behind []Form) (all []Form) {
 	return all
 }
 
-// partOf are the variables of nginx that are a part of the request.
-var partOf = map[string]request.Part{
-	"binary_remote_addr": request.ClientIP, "remote_addr": request.ClientIP,
-	"host": request.Host, "http_host": request.Host, "server_name": request.Host,
-	"uri": request.FullPath, "document_uri": request.FullPath, "request_uri": request.FullPath,
-	"request_method":         request.Method,
-	"scheme":                 request.Property("request", "scheme"),
-	"server_port":            request.Property("destination", "port"),
-	"connection":             request.ConnectionID,
-	"ssl_client_s_dn":        request.Property("connection", "subject_peer_certificate"),
-	"ssl_client_fingerprint": request.Property("connection", "sha256_peer_certificate_digest"),
+// variable is a variable of nginx that is a part of the request.
+type variable struct {
+	value   request.Value // what a map looks up
+	isBytes bool          // no text of a map is like it
+	comment string        // what a policy counts less by; empty = nothing
 }
+
+// named are the variables with a name of their own.
+var named = map[string]variable{
+	"binary_remote_addr":     {value: request.ClientIP.Value(), isBytes: true},
+	"remote_addr":            {value: request.ClientIP.Value()},
+	"host":                   {value: request.Host.Value()},
+	"http_host":              {value: request.Host.Value(), comment: "The host is without its port here: $http_host has both."},
+	"server_name":            {value: request.Host.Value()}, // and the comment of New
+	"uri":                    {value: request.FullPath.Value()},
+	"document_uri":           {value: request.FullPath.Value()},
+	"request_uri":            {value: request.PathWithQuery, comment: withoutQuery},
+	"request_method":         {value: request.Method.Value()},
+	"scheme":                 {value: request.Property("request", "scheme").Value()},
+	"server_port":            {value: request.Property("destination", "port").Value()},
+	"connection":             {value: request.ConnectionID.Value()},
+	"ssl_client_s_dn":        {value: request.Property("connection", "subject_peer_certificate").Value()},
+	"ssl_client_fingerprint": {value: request.Property("connection", "sha256_peer_certificate_digest").Value()},
+}
+
+const withoutQuery = "The path is without its query here: $request_uri has both."
 
 // partsByPrefix are the parts that variables name behind a prefix, such as $http_x_user.
 var partsByPrefix = map[string]request.PartKind{
 	"http_": request.KindHeader, "cookie_": request.KindCookie, "arg_": request.KindQuery,
 }
 
-// variable are the forms of a variable. Its name has no case: $Host is $host.
-func (v *Variables) variable(spelled string) (forms []Form, why request.WhyOff) {
+// formsOfVariable are the forms of a variable. Its name has no case: $Host is $host.
+func (v *Variables) formsOfVariable(spelled string) (forms []Form, why request.WhyOff) {
 	v.lookups++
 	if v.lookups > maxLookups {
 		return nil, tooManyLookups
 	}
-	name := strings.ToLower(spelled)
-	if m, isMapped := v.byName[name]; isMapped {
+	if m, isMapped := v.byName[strings.ToLower(spelled)]; isMapped {
 		return v.mapped(m)
 	}
-	p, ok := partOfVariable(spelled)
+	found, ok := v.variableNamed(spelled)
 	if !ok {
 		return nil, request.WhyOff("A policy has nothing like nginx' $" + spelled + ".")
 	}
-	f := Form{Parts: []request.Part{p}, variable: name}
-	if name == "request_uri" {
-		f.Requests.Comment("The path is without its query here: $request_uri has both.")
-	}
-	if name == "http_host" {
-		f.Requests.Comment("The host is without its port here: $http_host has both.")
-	}
-	if name == "server_name" && v.noteOfServerName != "" {
-		f.Requests.Comment(v.noteOfServerName)
+	f := Form{variables: []variable{found}}
+	if found.comment != "" {
+		f.Requests.Comment(found.comment)
 	}
 	return []Form{f}, ""
 }
 
-// partOfVariable is the part of the request that is the value of a variable of nginx. A query parameter and a cookie
-// keep their spelling, as a policy compares their names by case, unlike nginx.
-func partOfVariable(spelled string) (p request.Part, ok bool) {
+// variableNamed is the variable that is a part of the request. A query parameter and a cookie keep their spelling, as a
+// policy compares their names by case, unlike nginx.
+func (v *Variables) variableNamed(spelled string) (found variable, ok bool) {
 	name := strings.ToLower(spelled)
-	if p, ok := partOf[name]; ok {
-		return p, true
+	found, ok = named[name]
+	if name == "server_name" {
+		found.comment = v.noteOfServerName
 	}
 	for prefix, kind := range partsByPrefix {
-		switch rest, has := strings.CutPrefix(name, prefix); {
-		case !has || rest == "":
-		case kind == request.KindHeader:
-			return request.Part{Kind: kind, Name: strings.ReplaceAll(rest, "_", "-")}, true
-		default:
-			return request.Part{Kind: kind, Name: spelled[len(prefix):]}, true
+		rest, has := strings.CutPrefix(name, prefix)
+		if ok || !has || rest == "" {
+			continue
 		}
+		p := request.Part{Kind: kind, Name: spelled[len(prefix):]}
+		if kind == request.KindHeader {
+			p.Name = strings.ReplaceAll(rest, "_", "-")
+		}
+		return variable{value: p.Value()}, true
 	}
-	return request.Part{}, false
+	return found, ok
 }

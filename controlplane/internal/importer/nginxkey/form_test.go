@@ -16,11 +16,11 @@ import (
 // counted are the forms of a key, with the variables that the blocks make.
 func counted(t *testing.T, blocks, key string) []Form {
 	t.Helper()
-	return variables(t, blocks).Counted(key)
+	return made(t, blocks).Counted(key)
 }
 
-// variables are those that the blocks make.
-func variables(t *testing.T, blocks string) *Variables {
+// made are the variables that the blocks make.
+func made(t *testing.T, blocks string) *Variables {
 	t.Helper()
 	d := draft.New("nginx", "n", policy.ScopeProxy)
 	v := New(d.Findings, "")
@@ -43,7 +43,7 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	isOther.ExemptMatches(isGold.Match(), isStaff.Match())
 	require.Equal(t, []Form{
 		{Requests: isStaff, Text: "all"},
-		{Requests: isOther, Parts: []request.Part{request.ClientIP}, variable: "binary_remote_addr"},
+		{Requests: isOther, variables: []variable{named["binary_remote_addr"]}},
 	}, forms)
 }
 
@@ -106,7 +106,7 @@ func TestWhatAMapHandsOn(t *testing.T) {
 func TestPartsAndTextOfAKey(t *testing.T) {
 	forms := counted(t, "", "$host:${http_x_user}:$host")
 	require.Len(t, forms, 1)
-	require.Equal(t, []request.Part{request.Host, request.Header("x-user").Part}, forms[0].Parts)
+	require.Equal(t, []request.Part{request.Host, request.Header("x-user").Part}, forms[0].Parts())
 	require.Equal(t, "::", forms[0].Text)
 }
 
@@ -114,9 +114,9 @@ func TestPartsAndTextOfAKey(t *testing.T) {
 func TestNamesOfVariablesHaveNoCase(t *testing.T) {
 	forms := counted(t, "map $http_X_Plan $Counted { default $Binary_Remote_Addr; }", "$counted:$HTTP_x_user")
 	require.Len(t, forms, 1)
-	require.Equal(t, []request.Part{request.ClientIP, request.Header("x-user").Part}, forms[0].Parts)
+	require.Equal(t, []request.Part{request.ClientIP, request.Header("x-user").Part}, forms[0].Parts())
 	forms = counted(t, "", "$Arg_userID")
-	require.Equal(t, []request.Part{{Kind: request.KindQuery, Name: "userID"}}, forms[0].Parts, "as clients spell it")
+	require.Equal(t, []request.Part{{Kind: request.KindQuery, Name: "userID"}}, forms[0].Parts(), "as clients spell it")
 }
 
 // A key that a policy cannot have has one form, which is off.
@@ -126,6 +126,7 @@ func TestKeysThatAPolicyCannotHave(t *testing.T) {
 		"map $key $key { a b; }":       "The key looks up more than 1000 variables.",
 		"map $key $key { include f; }": "The file f is not here, which $key is made of.",
 		"map $host$uri $key { a b; }":  "A map looks up several parts of the request together.",
+		"map $host$host $key { a b; }": "A map looks up several parts of the request together.",
 		"geo $key { ranges; }":         "The import does not read ranges of geo $key.",
 	} {
 		forms := counted(t, blocks, "$key")
@@ -157,7 +158,7 @@ func TestEntriesThatNoRequestHas(t *testing.T) {
 		}
 		blocks += " default $host; }\n"
 	}
-	require.Equal(t, counted(t, "", "$host")[0].Parts, counted(t, blocks, fmt.Sprint("$key", depth))[0].Parts)
+	require.Equal(t, counted(t, "", "$host")[0].Parts(), counted(t, blocks, fmt.Sprint("$key", depth))[0].Parts())
 }
 
 // A map with too many entries is off before they are compared with each other, also if they make few forms.

@@ -109,20 +109,20 @@ type mappedValue struct {
 
 // valuesFor are the values for a form of the source: one for a text, and those that a part of the request may get.
 func (m *mapping) valuesFor(of Form) (list []mappedValue, why request.WhyOff) {
-	switch {
-	case len(of.Parts) == 0:
+	if len(of.variables) == 0 {
 		text, why := m.lookup(of.Text)
 		return []mappedValue{{text: text}}, why
-	case len(of.Parts) > 1 || of.Text != "":
+	}
+	first := of.variables[0]
+	switch {
+	case len(of.variables) > 1 || of.Text != "":
 		return nil, "A map looks up several parts of the request together."
 	case len(m.entries) > maxForms: // each would be compared with each before it
 		return nil, tooManyForms
-	case of.variable == "binary_remote_addr" && len(m.entries) > 0:
+	case first.isBytes && len(m.entries) > 0:
 		return nil, "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
-	case of.variable == "request_uri":
-		return m.valuesByEntry(request.PathWithQuery), ""
 	}
-	return m.valuesByEntry(of.Parts[0].Value()), ""
+	return m.valuesByEntry(first.value), ""
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
