@@ -19,6 +19,17 @@ type hostPath struct {
 	path writtenPath
 }
 
+// String is the host with the path, such as a.example with the path /api.
+func (p hostPath) String() string {
+	switch {
+	case p.path == anyPath:
+		return p.host
+	case p.host == allOthers:
+		return "all other hosts with the path " + p.path.Text()
+	}
+	return p.host + " with the path " + p.path.Text()
+}
+
 // writtenPath is a path as an Ingress has it.
 type writtenPath struct {
 	request.Pattern
@@ -106,11 +117,10 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 // noteUnlistedPaths notes that a host of a limited Ingress has paths of no Ingress. In ingress-nginx a default backend
 // answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
 func (imp *ingressImport) noteUnlistedPaths() {
-	const unlisted = "/ a path/that nobody lists" // only what has all paths of a host fits it
 	areListed := map[string]bool{allOthers: true} // all paths of a host; the rest of allOthers has no limit there either
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			areListed[p.host] = areListed[p.host] || p.path.Matches(unlisted)
+			areListed[p.host] = areListed[p.host] || p.path.isOfAll()
 		}
 	}
 	hasUnlisted := func(p hostPath) bool { return !areListed[p.host] }
@@ -157,88 +167,81 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 // isUnnamed reports whether the group is that of allOthers.
 func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 
-// selection is for the requests of the group, without those that other paths take. An example:
+// selection is for the requests of the group, without those that nginx or another rule counts elsewhere. An example:
 //
 //	Ingress    its hosts and path        its requests
 //	shop       a.example, b.example /    those of both, but not of a.example with the path /api or one below it
 //	api        a.example /api            those of a.example with the path /api or one below it
 //	all        *.example /               those of *.example, but not of a.example and b.example
 func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
-	var taken []request.Selection
+	var leftOut []request.Selection
 	for _, of := range all {
-		leftOut := g.takenByAnother
-		if of == ing {
-			leftOut = g.countedWithNarrower
-		}
 		for _, p := range of.paths {
-			if some, hasSome := leftOut(p); hasSome {
-				taken = append(taken, some)
+			if some, hasSome := g.leftOutFor(p, of == ing); hasSome {
+				leftOut = append(leftOut, some)
 			}
 		}
 	}
 	s := requestsTo(g.hosts, g.paths...)
-	s.ExemptSelected(taken, func(_ int, why request.WhyOff) request.WhyOff { return why })
+	s.ExemptSelected(leftOut, func(_ int, why request.WhyOff) request.WhyOff { return why })
 	return s
 }
 
-// countedWithNarrower are the requests to a path of the same Ingress, if the group has a wider host than the path's:
-// they count by the rule of the narrower host, in the same counter.
-func (g *hostGroup) countedWithNarrower(p hostPath) (counted request.Selection, hasSome bool) {
-	if !g.hasWiderOnly(p.host) {
-		return counted, false
-	}
-	counted = requestsTo([]string{p.host}, p.path)
-	if g.hasNarrower(p.host) {
-		counted.TurnOff(request.NoMatch("another rule of the Ingress has some of those to " + p.host))
-	}
-	return counted, true
-}
-
-// takenByAnother are the requests that a path of another Ingress takes from the group. The first row that fits says
-// which. Its host and its path are compared with each of the group:
-//
-//	its host     its path  it takes
-//	one of them  ties      some: nginx gives them to the older Ingress
-//	one of them  wins      the host with the path
-//	below one    any       the host
-//	any          any       none
-//
-// No match says which some are. The next two rows are some as well if the group has what wins over the path in turn: a
-// path, as a group of / and /api/v1 beside /api, or a host below the path's.
-func (g *hostGroup) takenByAnother(p hostPath) (taken request.Selection, takesSome bool) {
-	hasPath := func(is func(own writtenPath) bool) bool {
-		return slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, is)
-	}
-	takesHost, takesPath := g.hasWiderOnly(p.host), hasPath(p.path.winsOver)
+// leftOutFor are the requests that the group leaves out for a path of its own Ingress or of another one: those taken, or
+// why no match has them.
+func (g *hostGroup) leftOutFor(p hostPath, isOwn bool) (leftOut request.Selection, hasSome bool) {
+	taken, takesSome := g.takenBy(p, isOwn)
 	switch {
-	case hasPath(p.path.tiesWith):
-		taken.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx gives " +
-			"each request to one of the two"))
-	case takesPath && hasPath(func(own writtenPath) bool { return own.winsOver(p.path) }):
-		taken.TurnOff(request.NoMatch("another Ingress takes some of those to " + p.path.Text()))
-	case (takesHost || takesPath) && g.hasNarrower(p.host):
-		taken.TurnOff(request.NoMatch("another Ingress takes some of those to " + p.host))
-	case takesPath && len(g.hosts) == 1: // the rule's match has the host
-		taken = requestsTo([]string{allOthers}, p.path)
-	case takesPath:
-		taken = requestsTo([]string{p.host}, p.path)
-	case takesHost:
-		taken = requestsTo([]string{p.host}, anyPath)
+	case !isOwn && g.tiesWith(p):
+		leftOut.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx " +
+			"gives each request to one of the two"))
+	case !takesSome:
+		return leftOut, false
+	case isOwn && g.keepsSomeOf(taken):
+		leftOut.TurnOff(request.NoMatch("another rule of the Ingress has some of those to " + taken.String()))
+	case g.keepsSomeOf(taken):
+		leftOut.TurnOff(request.NoMatch("another Ingress takes some of those to " + taken.String()))
+	case slices.Equal(g.hosts, []string{taken.host}): // the rule's match has the host
+		leftOut = requestsTo([]string{allOthers}, taken.path)
 	default:
-		return taken, false
+		leftOut = requestsTo([]string{taken.host}, taken.path)
 	}
-	return taken, true
+	return leftOut, true
 }
 
-// hasWiderOnly reports whether the group has a wider host, and not the host itself.
-func (g *hostGroup) hasWiderOnly(host string) bool {
-	isWider := func(own string) bool { return isHostBelow(host, own) }
-	return !slices.Contains(g.hosts, host) && slices.ContainsFunc(g.hosts, isWider)
+// takenBy is what a path takes from the group. Its host and its path are compared with each of the group. The first row
+// that fits says which:
+//
+//	Ingress  its host     its path  it takes
+//	own      one of them  any       nothing: the path is one of the group
+//	other    one of them  wins      the host with the path
+//	other    below one    any       the host
+//	own      below one    any       the host with the path: another rule counts those, in the same counter
+//	any      any          any       nothing
+func (g *hostGroup) takenBy(p hostPath, isOwn bool) (taken hostPath, takesSome bool) {
+	hasWider := slices.ContainsFunc(g.hosts, func(own string) bool { return isHostBelow(p.host, own) })
+	switch {
+	case slices.Contains(g.hosts, p.host):
+		return p, !isOwn && slices.ContainsFunc(g.paths, p.path.winsOver)
+	case isOwn:
+		return p, hasWider
+	}
+	return hostPath{p.host, anyPath}, hasWider
 }
 
-// hasNarrower reports whether the group has a host below this one.
-func (g *hostGroup) hasNarrower(host string) bool {
-	return slices.ContainsFunc(g.hosts, func(own string) bool { return isHostBelow(own, host) })
+// tiesWith reports whether nginx gives some requests to a path of another Ingress or to one of the group, whichever
+// Ingress is older.
+func (g *hostGroup) tiesWith(p hostPath) bool {
+	return slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.tiesWith)
+}
+
+// keepsSomeOf reports whether nginx gives the group some requests of what is taken from it: those to a host below, or to
+// a path that wins in turn. So /api/v1 does, in a group of / and /api/v1 from which /api is taken.
+func (g *hostGroup) keepsSomeOf(taken hostPath) bool {
+	isBelow := func(own string) bool { return isHostBelow(own, taken.host) }
+	wins := func(own writtenPath) bool { return own.winsOver(taken.path) }
+	hasHost := slices.Contains(g.hosts, taken.host)
+	return slices.ContainsFunc(g.hosts, isBelow) || hasHost && slices.ContainsFunc(g.paths, wins)
 }
 
 // isHostBelow reports whether a host is one of a wider one.
@@ -274,6 +277,10 @@ func (p writtenPath) isLongerThan(other writtenPath) bool {
 	isSame := p.length == other.length
 	return p.length > other.length || isSame && p.Kind() == request.Exactly && other.Kind() != request.Exactly
 }
+
+// isOfAll reports whether all paths of a host fit. An expression has no list of those that do, so this is whether one
+// fits that nobody writes.
+func (p writtenPath) isOfAll() bool { return p.Matches("/ a path/that nobody writes") }
 
 // spelledOut has two patterns for a path and what is below it: a list needs no expression for that.
 func spelledOut(paths []writtenPath) (list []request.Pattern) {
