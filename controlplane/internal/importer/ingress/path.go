@@ -187,8 +187,8 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	return s
 }
 
-// leftOutFor are the requests that the group leaves out for a path of its own Ingress or of another one: those taken, or
-// why no match has them.
+// leftOutFor are the requests that the group leaves out for a path of its own Ingress or of another one: what the path
+// takes, or why no match has them.
 func (g *hostGroup) leftOutFor(p hostPath, isOwn bool) (leftOut request.Selection, hasSome bool) {
 	taken, takesSome := g.takenBy(p, isOwn)
 	switch {
@@ -235,8 +235,8 @@ func (g *hostGroup) tiesWith(p hostPath) bool {
 	return slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.tiesWith)
 }
 
-// keepsSomeOf reports whether nginx gives the group some requests of what is taken from it: those to a host below, or to
-// a path that wins in turn. So /api/v1 does, in a group of / and /api/v1 from which /api is taken.
+// keepsSomeOf reports whether the group has some requests of what is taken from it: those to a host below, or to a path
+// that wins in turn. So /api/v1 does, in a group of / and /api/v1 from which /api is taken.
 func (g *hostGroup) keepsSomeOf(taken hostPath) bool {
 	isBelow := func(own string) bool { return isHostBelow(own, taken.host) }
 	wins := func(own writtenPath) bool { return own.winsOver(taken.path) }

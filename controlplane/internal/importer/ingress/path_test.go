@@ -54,7 +54,8 @@ func TestRequestsOfAnIngress(t *testing.T) {
 			"match: {hosts: [a.example], paths: [/api, /api/*]}"},
 		{"a path between two of its own, of which nginx gives it the longer one",
 			rules("{host: a.example, http: {paths: [{path: /, pathType: Prefix}, {path: /api/v1, pathType: Prefix}]}}") +
-				other + rules(host("a.example", "/api")), off + " another Ingress takes some of those to a.example with the path /api."},
+				other + rules(host("a.example", "/api")),
+			off + " another Ingress takes some of those to a.example with the path /api."},
 		{"a host between two of its own, of which nginx gives it the narrower one",
 			rules(host("*.example", "/"), host("b.a.example", "/")) + other + rules(host("*.a.example", "/")),
 			off + " another Ingress takes some of those to *.a.example."},

@@ -117,8 +117,8 @@ func turnOffInHoles(list []*location) {
 	}
 }
 
-// turnOffBoth turns off an expression beside a location, and what nginx tries before it of the locations in that one: no
-// match says which of the two it takes. An example:
+// turnOffBoth turns off an expression beside a location, and what nginx tries before it of the locations within that
+// one: no match says which of the two it takes. An example:
 //
 //	location ~ a { }                      off
 //	location / { location ~ b$ { } }      b$ is off: nginx takes it for /ab

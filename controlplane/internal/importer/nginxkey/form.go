@@ -152,7 +152,7 @@ var named = map[string]variable{
 	"binary_remote_addr":     {value: request.ClientIP.Value(), isBytes: true},
 	"remote_addr":            {value: request.ClientIP.Value()},
 	"host":                   {value: request.Host.Value()},
-	"http_host":              {value: request.Host.Value(), comment: "The host is without its port here: $http_host has both."},
+	"http_host":              {value: request.Host.Value(), comment: withoutPort},
 	"server_name":            {value: request.Host.Value()}, // and the comment of New
 	"uri":                    {value: request.FullPath.Value()},
 	"document_uri":           {value: request.FullPath.Value()},
@@ -165,7 +165,10 @@ var named = map[string]variable{
 	"ssl_client_fingerprint": {value: request.Property("connection", "sha256_peer_certificate_digest").Value()},
 }
 
-const withoutQuery = "The path is without its query here: $request_uri has both."
+const (
+	withoutPort  = "The host is without its port here: $http_host has both."
+	withoutQuery = "The path is without its query here: $request_uri has both."
+)
 
 // partsByPrefix are the parts that variables name behind a prefix, such as $http_x_user.
 var partsByPrefix = map[string]request.PartKind{
