@@ -74,8 +74,12 @@ func cookieIn(header, name string, quoted bool) (value string, found bool) {
 // quotedEnd returns where the header's first pair ends if its whole value is in quotes: at the
 // next ";", or -1 for the end of the header. Else it returns end.
 func quotedEnd(header string, end int) int {
-	begin := strings.IndexByte(header, '=') + 1
-	if begin == 0 || end >= 0 && end < begin {
+	pair := header
+	if end >= 0 {
+		pair = header[:end]
+	}
+	begin := strings.IndexByte(pair, '=') + 1
+	if begin == 0 {
 		return end
 	}
 	begin = pastCookieSpaces(header, begin)
