@@ -124,7 +124,7 @@ func turnOffInHoles(list []*location) {
 //	location / { location ~ b$ { } }      b$ is off: nginx takes it for /ab
 func turnOffBoth(regex *scope, within []innerScope) {
 	for _, c := range within {
-		if c.isTriedFirst && !c.selection.Match().IsApart(regex.selection.Match()) {
+		if c.isTriedFirst && !c.selection.IsApart(regex.selection) {
 			c.turnOffOnce("nginx tries it before the expressions of the locations around it")
 			regex.turnOffOnce("nginx tries the " + c.label + " before it")
 		}

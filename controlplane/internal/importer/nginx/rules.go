@@ -203,7 +203,7 @@ func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
 
 // addRule makes the rule of a limit for one form of its key.
 func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
-	if p.requests.Match().IsApart(f.Requests.Match()) {
+	if p.requests.IsApart(f.Requests) {
 		return
 	}
 	requests := p.requests

@@ -131,7 +131,7 @@ func joinForms(before, behind []Form) (all []Form) {
 		for _, b := range behind {
 			f := Form{Requests: a.Requests, variables: slices.Concat(a.variables, b.variables), Text: a.Text + b.Text}
 			f.Requests.NarrowTo(b.Requests)
-			if a.Requests.Match().IsApart(b.Requests.Match()) || f.Requests.HasExempt(f.Requests.Match()) {
+			if a.Requests.IsApart(b.Requests) || f.Requests.HasExempt(f.Requests.Match()) {
 				continue
 			}
 			all = append(all, f)

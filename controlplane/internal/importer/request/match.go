@@ -11,48 +11,24 @@ import (
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns.
 // Value.Fitting makes matches. A header has one pattern, as a policy has one for each. A match is not changed once it
 // is made.
-//
-// It has hosts and addresses by what they name, in any spelling: a.example is the host A.example too, and 10.0.0.0/8
-// has all addresses of the network.
 type Match map[partID][]Pattern
 
-// canMatch reports whether a match can have a pattern of the part, as translate has made it.
-func (p Part) canMatch(v Pattern) bool {
+// inMatch is a pattern that translate has made, as a match of the part has it: of a host a name, and of an address a
+// network. It is not ok if no match can have it.
+func (p Part) inMatch(v Pattern) (matched Pattern, ok bool) {
 	switch p.Kind {
 	case KindPath, KindHeader:
-		return true
+		return v, true
 	case KindMethod:
-		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+		return v, v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
 		hosts, ok := HostPattern(v.text)
-		return ok && v == hosts
+		return Pattern{HostName, v.text}, ok && v == hosts
 	case KindClientIP:
-		return v.kind == Exactly
+		return Pattern{Network, v.text}, v.kind == Exactly
 	case KindQuery, KindCookie, KindProperty:
 	}
-	return false
-}
-
-// requestsWithin reports whether every request whose part fits p fits q. It is as sure as Pattern.Within, which is
-// about texts.
-func (id partID) requestsWithin(p, q Pattern) bool {
-	switch id.kind {
-	case KindHost:
-		return isHostWithin(p.text, q.text)
-	case KindClientIP:
-		return IsNetworkWithin(p.text, q.text)
-	default:
-		return p.Within(q)
-	}
-}
-
-// requestsApart reports whether no request's part fits both. Of two names or networks one has all of the other, or they
-// have none in common.
-func (id partID) requestsApart(p, q Pattern) bool {
-	if id.kind == KindHost || id.kind == KindClientIP {
-		return !id.requestsWithin(p, q) && !id.requestsWithin(q, p)
-	}
-	return p.Apart(q)
+	return v, false
 }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
@@ -76,7 +52,12 @@ func (m Match) joined(other Match) (both Match, why WhyOff) {
 	maps.Copy(both, m)
 	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }
 	for _, id := range slices.SortedFunc(maps.Keys(other), byName) {
-		common, isKnown := id.commonValues(m[id], other[id])
+		values, inBoth := m[id]
+		if !inBoth {
+			both[id] = other[id]
+			continue
+		}
+		common, isKnown := commonValues(values, other[id])
 		switch {
 		case isKnown && len(common) > 0:
 			both[id] = common
@@ -87,30 +68,17 @@ func (m Match) joined(other Match) (both Match, why WhyOff) {
 	return both, why
 }
 
-// IsApart reports whether no request fits both matches, as of the hosts a.example and b.example. A true answer is sure.
-func (m Match) IsApart(other Match) bool {
-	for id, values := range other {
-		if common, isKnown := id.commonValues(m[id], values); isKnown && len(common) == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// commonValues are the patterns for the values of a part that fit one of each list; an empty list fits all. They are
-// not known if no list of patterns says that.
-func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
-	if len(a) == 0 {
-		return b, true
-	}
+// commonValues are the patterns for the values of a part that fit one of each list. They are not known if no list of
+// patterns says that.
+func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case id.requestsWithin(p, q):
+			case p.Within(q):
 				common = appendNew(common, p)
-			case id.requestsWithin(q, p):
+			case q.Within(p):
 				common = appendNew(common, q)
-			case !id.requestsApart(p, q):
+			case !p.Apart(q):
 				return nil, false
 			}
 		}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Pattern says which texts fit, of the values of a part of a request. To it the host A.example is apart from a.example,
-// as to a limiter with descriptors. A Match compares hosts and addresses by what they name.
+// Pattern says which texts fit, of the values of a part of a request. A limiter with descriptors compares hosts and
+// addresses as texts, and so does what Exact makes. A policy compares them by what they name: see HostName and Network.
 type Pattern struct {
 	kind PatternKind
 	text string
@@ -23,6 +23,10 @@ const (
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
+
+	// Those of hosts and addresses in a match. Part.inMatch makes them of texts.
+	HostName // a host in any case: the name, or below a name that begins with *.
+	Network  // the addresses of a network, or one address, in any spelling
 )
 
 // Exact fits the text alone.
@@ -110,7 +114,7 @@ func (p Pattern) Regexp() string {
 		return regexp.QuoteMeta(p.text) + "(/.*)?"
 	case ByExpression:
 		return p.text
-	case Exactly, AnyValue, Missing:
+	case Exactly, AnyValue, Missing, HostName, Network:
 	}
 	return regexp.QuoteMeta(p.text)
 }
@@ -129,6 +133,10 @@ func (p Pattern) Matches(text string) bool {
 	case ByExpression:
 		re, err := regexp.Compile("^(?s:" + p.text + ")$")
 		return err == nil && re.MatchString(text)
+	case HostName:
+		return isHostWithin(text, p.text)
+	case Network:
+		return IsNetworkWithin(text, p.text)
 	case Missing:
 	}
 	return false
@@ -158,7 +166,7 @@ func (p Pattern) Within(q Pattern) bool {
 	switch {
 	case q.kind == AnyValue, p == q:
 		return true
-	case p.kind == Exactly:
+	case p.kind == Exactly, p.isName() && p.kind == q.kind:
 		return q.Matches(p.text)
 	}
 	begin, _ := p.literalPrefix()
@@ -182,11 +190,16 @@ func (p Pattern) Apart(q Pattern) bool {
 	}
 	begin, isAll := p.literalPrefix()
 	other, isAllOther := q.literalPrefix()
-	if p.kind == Exactly || q.kind == Exactly || isAll && isAllOther { // one is within the other, or they are apart
+	areNames := p.isName() && p.kind == q.kind
+	// Then one is within the other, or they are apart.
+	if p.kind == Exactly || q.kind == Exactly || areNames || isAll && isAllOther {
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
+
+// isName reports whether the pattern has hosts or addresses by what they name.
+func (p Pattern) isName() bool { return p.kind == HostName || p.kind == Network }
 
 // textInAnyCase is the text of a pattern that Text makes with ignoreCase; empty if it is another pattern.
 func (p Pattern) textInAnyCase() string {
@@ -207,7 +220,7 @@ func (p Pattern) literalPrefix() (text string, isAll bool) {
 	case WithWildcards:
 		before, after, _ := strings.Cut(p.text, "*")
 		return before, after == ""
-	case AnyValue, ByExpression, Missing:
+	case AnyValue, ByExpression, Missing, HostName, Network:
 	}
 	return "", false
 }

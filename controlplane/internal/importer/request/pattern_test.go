@@ -224,9 +224,11 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 		{of: ClientIP, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
 		{of: FullPath, p: "/*.a", q: "/*x.a"},
 	} {
-		p, q := patternOf(tc.p), patternOf(tc.q)
-		require.Equal(t, tc.within, tc.of.id().requestsWithin(p, q), "%v", tc)
-		require.Equal(t, tc.apart, tc.of.id().requestsApart(p, q), "%v", tc)
-		require.Equal(t, tc.apart, tc.of.id().requestsApart(q, p), "%v", tc)
+		p, isOfP := tc.of.inMatch(patternOf(tc.p))
+		q, isOfQ := tc.of.inMatch(patternOf(tc.q))
+		require.True(t, isOfP && isOfQ, "%v", tc)
+		require.Equal(t, tc.within, p.Within(q), "%v", tc)
+		require.Equal(t, tc.apart, p.Apart(q), "%v", tc)
+		require.Equal(t, tc.apart, q.Apart(p), "%v", tc)
 	}
 }

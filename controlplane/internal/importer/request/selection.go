@@ -15,7 +15,7 @@
 //	Selection.Require(Host.Value(), Exact("a.example:80"))
 //	  Value.Fitting          what has the condition alone, or why no match says it
 //	    Value.translate      Exact("a.example"), and a comment: without its port
-//	    Part.canMatch        a match can have this name of a host
+//	    Part.inMatch         a match has it as the name of a host
 //	  Selection.NarrowTo     joins it with the selection
 //
 // There is no other way into one: ExemptFitting and ToHosts go by Fitting too.
@@ -95,6 +95,18 @@ func (r *Remarks) AddAll(other Remarks) {
 // the condition that no match can say. An exemption by it exempts too much.
 func (s Selection) Match() Match { return s.match }
 
+// IsApart reports whether no request is in both selections, as of the hosts a.example and b.example. A true answer is
+// sure, also of a selection that is off, as its match has more requests and never fewer.
+func (s Selection) IsApart(other Selection) bool {
+	for id, others := range other.match {
+		values, inBoth := s.match[id]
+		if common, isKnown := commonValues(values, others); inBoth && isKnown && len(common) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Require keeps the requests whose value fits one of the patterns.
 func (s *Selection) Require(v Value, patterns ...Pattern) { s.NarrowTo(v.Fitting(patterns...)) }
 
@@ -155,7 +167,7 @@ func (s *Selection) ExemptSelected(
 	}
 	for i, o := range others {
 		switch {
-		case s.match.IsApart(o.match): // it has none of them
+		case s.IsApart(o): // it has none of them
 		case o.IsOff():
 			add(i, o.whyOff[0])
 		case len(o.exempt) > 0:

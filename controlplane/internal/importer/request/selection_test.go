@@ -73,13 +73,13 @@ func TestJoinsOfSelections(t *testing.T) {
 	require.Equal(t, narrow, wide)
 
 	other := of(Host, Exact("b.example"))
-	require.False(t, hosts.match.IsApart(host.match))
-	require.True(t, host.match.IsApart(other.match))
+	require.False(t, hosts.IsApart(host))
+	require.True(t, host.IsApart(other))
 	require.Equal(t, []WhyOff{"No match can select its requests: they have two conditions on host."},
 		joined(host, other).whyOff)
 	begun := of(FullPath, Prefix("/a", false))
 	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
-	require.False(t, begun.match.IsApart(expression.match))
+	require.False(t, begun.IsApart(expression))
 	require.NotEmpty(t, joined(begun, expression).whyOff)
 }
 

@@ -2,7 +2,6 @@ package request
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -90,12 +89,13 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		}
 		inPolicy, said := v.translate(p)
 		s.AddAll(said)
+		matched, ok := v.Part.inMatch(inPolicy)
 		switch {
 		case said.IsOff():
-		case !v.Part.canMatch(inPolicy), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
+		case !ok, p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.TurnOff(v.Part.noCondition())
-		case !slices.Contains(list, inPolicy):
-			list = append(list, inPolicy)
+		default:
+			list = appendNew(list, matched)
 		}
 	}
 	if v.Part.Kind == KindHeader && len(list) > 1 {
