@@ -151,33 +151,35 @@ func extentOf(route *hostRoute) extent {
 // ownExtents are where the filter's own configuration holds: for all requests but those of routes for which it works by
 // another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
 func (f *listenerFilter) ownExtents(hosts []*virtualHost) (list []extent) {
-	var own, others []*hostRoute
-	for _, route := range routesOf(hosts) {
-		if _, whose := f.configFor(route); whose == ofFilter {
-			own = append(own, route)
-		} else {
-			others = append(others, route)
-		}
+	isOther := func(route *hostRoute) bool {
+		_, whose := f.configFor(route)
+		return whose != ofFilter
 	}
 	if f.works == whereEnabled {
-		for _, route := range own {
+		for _, route := range slices.DeleteFunc(routesOf(hosts), isOther) {
 			list = append(list, extentOf(route))
 		}
 		return list
 	}
 	all := extent{routes: map[*hostRoute]bool{}}
-	for _, route := range own {
-		all.routes[route] = true
-	}
-	for _, route := range others {
-		exemptAtLeast(&all.requests, route)
+	for _, h := range hosts {
+		before := slices.DeleteFunc(routesOf(h.narrower), isOther) // those of its own that Envoy looks for before a route
+		for _, route := range h.routes {
+			if isOther(route) {
+				exemptAtLeast(&all.requests, route, before)
+			} else {
+				all.routes[route] = true
+				before = append(before, route)
+			}
+		}
 	}
 	return []extent{all}
 }
 
-// exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
-// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
-func exemptAtLeast(s *request.Selection, route *hostRoute) {
+// exemptAtLeast exempts all that a route matches, where the route may have fewer requests: the rule then limits fewer
+// than Envoy does, and a comment says why. If it would exempt all requests, the rule is off. The routes before it are
+// those with requests of the rule.
+func exemptAtLeast(s *request.Selection, route *hostRoute, before []*hostRoute) {
 	if len(route.selection.Match()) == 0 {
 		s.TurnOff(request.NoMatch("they are those of routes without a configuration of their own"))
 		return
@@ -185,38 +187,14 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if route.selection.IsOff() {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	if !hasEarlierRoutes(s.Exempt(), route.selection) {
+	takesSome := func(b *hostRoute) bool { return !b.selection.IsApart(route.selection) }
+	if slices.ContainsFunc(before, takesSome) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
 	if len(route.selection.Comments()) > 0 {
 		s.Comment(exemptsMore)
 	}
 	s.ExemptMatches(route.selection.Match())
-}
-
-// hasEarlierRoutes reports whether a list has all requests of a route's match that the route leaves to earlier ones.
-// Else an exempt by the match has more requests than the route. As both lists have the order of the routes, it looks at
-// each match of the list once.
-func hasEarlierRoutes(list []request.Match, route request.Selection) bool {
-	for _, left := range route.Exempt() {
-		i := slices.IndexFunc(list, func(m request.Match) bool { return hasBoth(m, route.Match(), left) })
-		if i < 0 {
-			return false
-		}
-		list = list[i:]
-	}
-	return true
-}
-
-// hasBoth reports whether a match has all requests that fit two others: each of its conditions is one of theirs. An
-// example: m is for the host a.example and the path /a, where a is for that host, and b for that path.
-func hasBoth(m, a, b request.Match) bool {
-	for part, patterns := range m {
-		if !slices.Equal(patterns, a[part]) && !slices.Equal(patterns, b[part]) {
-			return false
-		}
-	}
-	return true
 }
 
 // configsOf are the configurations that the filters have, and that routes have for them. Routes have the same one where

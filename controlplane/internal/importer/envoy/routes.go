@@ -12,7 +12,9 @@ import (
 
 // virtualHost is a virtual host of Envoy, with the requests that come to it.
 type virtualHost struct {
+	domains    []string
 	selection  request.Selection
+	narrower   []*virtualHost // other hosts that take some of its domains: Envoy looks for these first
 	rateLimits []rateLimit
 	routes     []*hostRoute
 	takesAll   bool // one of its routes takes what those before it leave
@@ -39,21 +41,22 @@ func routesOf(hosts []*virtualHost) (list []*hostRoute) {
 // virtualHosts reads the virtual hosts of a site.
 func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
+	for _, n := range all {
+		list = append(list, &virtualHost{domains: domainsOf(n)})
+	}
 	ofRouting := envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At)
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
-		h := &virtualHost{
-			selection:  r.hostSelection(domainsOf(n)),
-			rateLimits: r.readRateLimits(n, at),
-		}
-		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
+		h := list[i]
+		h.selection = r.hostSelection(h.domains)
+		h.exemptOthers(slices.Concat(list[:i], list[i+1:]))
+		h.rateLimits = r.readRateLimits(n, at)
 		configs := append(envoyfile.ConfigsPerRoute(n, at), ofRouting...)
 		if source.FieldOf(n, "matcher") != nil {
 			r.addUnread(h, at, configs)
 		} else {
 			r.addRoutes(h, n, at, configs)
 		}
-		list = append(list, h)
 	}
 	return list
 }
@@ -81,8 +84,8 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 	return request.ToHosts(names, func(i int) string { return "the host is " + domains[i] })
 }
 
-// exemptOtherHosts exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that
-// fits. Examples:
+// exemptOthers exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that fits.
+// Examples:
 //
 //	domains                  of the others       the rules of the host
 //	*                        a.example, b.test   exempt: [{hosts: [a.example, b.test]}]
@@ -91,14 +94,15 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 //	*.example, b.a.example   *.a.example         are off: an exempt of *.a.example would have b.a.example too
 //	a.example:80             a.example:8080      are off: a policy has the host without its port
 //	*                        a.*                 are off: a policy has no hosts such as a.*
-func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.Node) {
-	own := make([]string, len(domains)) // without their ports
-	for i, d := range domains {
+func (h *virtualHost) exemptOthers(others []*virtualHost) {
+	s := &h.selection
+	own := make([]string, len(h.domains)) // without their ports
+	for i, d := range h.domains {
 		own[i] = request.WithoutPort(d)
 	}
 	var taken []request.Pattern
 	for _, other := range others {
-		for _, domain := range domainsOf(other) {
+		for _, domain := range other.domains {
 			name := request.WithoutPort(domain)
 			isWider := func(d string) bool { return request.IsHostBelow(name, d) }
 			isNarrower := func(d string) bool { return request.IsHostBelow(d, name) }
@@ -111,6 +115,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 			case slices.ContainsFunc(own, isNarrower): // an exempt would have these too
 				s.TurnOff(request.NoMatch("another virtual host takes some of those to " + domain))
 			default:
+				h.narrower = append(h.narrower, other)
 				if hosts, ok := request.HostPattern(name); ok {
 					taken = append(taken, hosts)
 				} else {
