@@ -237,19 +237,9 @@ func (r *reader) configsOf(filters []*listenerFilter, hosts []*virtualHost) (lis
 // addConfig makes the rules of one configuration. When it has those of all extents, it knows which of the limits no
 // request comes to.
 func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
-	enforced := r.readEnforcement(c.filter, c, c.config.At, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !r.draft.Cluster {
-		r.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
-			"divided by their number: --scope cluster makes rules that count over all")
-	}
-	r.readAnswerHeaders(int32(c.GetEnableXRatelimitHeaders()))
-	if c.GetLocalRateLimitPerDownstreamConnection() {
-		enforced.PerConnection = true
-	}
-	levels := descriptor.LocalLevels(r.readLevels(c), *enforced)
-	bucket := r.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
-	hasBucketRule := false
+	levels, bucket := r.readLimits(c)
 	var all []*descriptor.Reached
+	var ofBucket []*draft.Rule
 	for _, where := range c.extents {
 		sent, err := r.descriptorsIn(c, where, levels.List, hosts)
 		if err != nil {
@@ -257,31 +247,53 @@ func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
 		}
 		reached := levels.Rules(r.Findings, sent)
 		all = append(all, reached)
-		if bucket != nil {
-			t := draft.Terms{
-				Name: c.bucketName(), At: bucket.At, Limit: bucket, Requests: where.requests, Enforcement: *enforced,
-			}
-			if c.takesAll() || t.ExemptLimited(reached.Rules, reached.AreAll()) {
-				r.draft.Add(draft.NewRule(t))
-				hasBucketRule = true
-			}
+		if rule := c.bucketRule(bucket, where.requests, reached); rule != nil {
+			ofBucket = append(ofBucket, rule)
+			r.draft.Add(rule)
 		}
 		r.draft.Add(reached.Rules...)
 	}
-	if bucket != nil && !hasBucketRule {
-		r.NoteNoRequest(bucket.At, c.bucketName())
+	if bucket != nil && ofBucket == nil {
+		r.NoteNoRequest(bucket.At, bucket.Name)
 	}
 	levels.NoteUnreached(r.Findings, all...)
 	return nil
 }
 
-// bucketName is the name of the default bucket's rule.
-func (c *localConfig) bucketName() string { return cmp.Or(c.GetStatPrefix(), "local") }
+// readLimits reads the limits of a configuration and how the filter enforces them. The default bucket lacks the
+// requests that it is for; nil if there is none.
+func (r *reader) readLimits(c *localConfig) (levels *descriptor.Levels, bucket *draft.Terms) {
+	enforced := r.readEnforcement(c.filter, c, c.config.At, c.GetStatus())
+	enforced.PerConnection = c.GetLocalRateLimitPerDownstreamConnection()
+	if c.GetLocalClusterRateLimit() != nil && !r.draft.Cluster {
+		r.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
+			"divided by their number: --scope cluster makes rules that count over all")
+	}
+	r.readAnswerHeaders(int32(c.GetEnableXRatelimitHeaders()))
+	levels = descriptor.LocalLevels(r.readLevels(c), *enforced)
+	if l := r.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket")); l != nil {
+		bucket = &draft.Terms{Name: cmp.Or(c.GetStatPrefix(), "local"), At: l.At, Limit: l, Enforcement: *enforced}
+	}
+	return levels, bucket
+}
 
-// takesAll reports whether the default bucket is for all requests. Else it is for those that no other rule limits.
-func (c *localConfig) takesAll() bool {
-	always := c.GetAlwaysConsumeDefaultTokenBucket()
-	return always == nil || always.GetValue()
+// bucketRule is the rule of the default bucket for some requests; nil if there is none. With
+// always_consume_default_token_bucket, as is usual, the bucket is for all of them. Else it is for those that no other
+// rule limits.
+func (c *localConfig) bucketRule(
+	bucket *draft.Terms, requests request.Selection, others *descriptor.Reached,
+) *draft.Rule {
+	if bucket == nil {
+		return nil
+	}
+	t := *bucket
+	t.Requests = requests
+	isForAll := c.GetAlwaysConsumeDefaultTokenBucket()
+	takesAll := isForAll == nil || isForAll.GetValue()
+	if !takesAll && !t.ExemptLimited(others.Rules, others.AreAll()) {
+		return nil
+	}
+	return draft.NewRule(t)
 }
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
