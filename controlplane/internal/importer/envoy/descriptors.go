@@ -237,16 +237,14 @@ func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMat
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
 	}
-	switch {
-	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
+	if a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue() {
 		w.requests.NarrowTo(s)
-	case s.IsOff(), len(s.Exempt()) > 0, len(s.Match()) == 0: // its match does not say all of it
-		w.requests.AddAll(s.Remarks)
-		w.requests.TurnOff(request.NoMatch("they must not match headers, and no exemption can say that"))
-	default:
-		w.requests.AddAll(s.Remarks)
-		w.requests.ExemptMatches(s.Match())
+		return w
 	}
+	w.requests.AddAll(s.Remarks)
+	w.requests.ExemptSelected([]request.Selection{s}, func(int, request.WhyOff) request.WhyOff {
+		return request.NoMatch("they must not match headers, and no exemption can say that")
+	})
 	return w
 }
 

@@ -12,18 +12,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
-// readRoutes reads the routes by which Envoy asks envoyproxy/ratelimit for a domain, and the filter that asks. It lists
-// the descriptors that Envoy sends, and says how the filter enforces the answers.
-func (r *reader) readRoutes(
-	file source.File, domain string,
+// whatEnvoySends are the descriptors that Envoy sends to envoyproxy/ratelimit for a domain, and how its filter enforces
+// the answers: by the file with the routes. Without one they are guessed, and enforced as they are.
+func (r *reader) whatEnvoySends(
+	domain string, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, *draft.Enforcement, error) {
-	s, err := r.siteOfRoutes(file, domain)
+	if r.options.Routes == nil {
+		return r.guess(levels), &draft.Enforcement{}, nil
+	}
+	s, err := r.siteOfRoutes(*r.options.Routes, domain)
 	if err != nil {
 		return nil, nil, err
 	}
 	filters := filtersOf(s, serviceFilter)
 	f := r.filterOfDomain(filters, domain)
-	enforced := r.enforcementOf(f)
+	enforced := r.readDomainFilter(f)
 	hosts := r.virtualHosts(s)
 	r.noteUnusedConfigs(filters, hosts)
 	sent, err := r.descriptorsOf(r.sendings(f, hosts))
@@ -84,8 +87,8 @@ func (r *reader) filterOfDomain(filters []*listenerFilter, domain string) domain
 	return domainFilter{filter: filters[0], domain: domain}
 }
 
-// enforcementOf is how the filter enforces what the service answers. A site without it enforces everything.
-func (r *reader) enforcementOf(f domainFilter) *draft.Enforcement {
+// readDomainFilter reads how the filter enforces what the service answers. A site without it enforces everything.
+func (r *reader) readDomainFilter(f domainFilter) *draft.Enforcement {
 	if f.message == nil {
 		return &draft.Enforcement{}
 	}

@@ -6,25 +6,24 @@
 // descriptors a filter sends. This package reads levels and descriptors in this order:
 //
 //	ReadService: readConfigs, readDomain, levelsOf    the levels of the files (service.go)
-//	  whatEnvoySends                                  its descriptors, and how its filter enforces the answers:
+//	  whatEnvoySends                                  its descriptors, and how its filter enforces (domain.go):
 //	    guess                                         without --routes (guess.go)
-//	    readRoutes: siteOfRoutes                      the listener, of package envoyfile (domain.go)
-//	      filtersOf, filterOfDomain                   its filter (filter.go)
-//	      enforcementOf: readEnforcement              how that enforces the answers (enforcement.go)
-//	      virtualHosts                                its routes (routes.go), and whose requests they take (matcher.go)
-//	      sendings: sendingsOf                        by which rate_limits it sends, for which requests (ratelimits.go):
-//	        routeSends: configFor                     those of a route, by the configuration for it
-//	      descriptorsOf: readRateLimit, readWays      what it sends by them (descriptors.go)
+//	    siteOfRoutes                                  else the listener, of package envoyfile
+//	    filtersOf, filterOfDomain                     its filter (filter.go)
+//	    readDomainFilter: readEnforcement             how that enforces the answers (enforcement.go)
+//	    virtualHosts                                  its routes (routes.go), and whose requests they take (matcher.go)
+//	    sendings: sendingsOf                          by which rate_limits it sends, for which requests (ratelimits.go):
+//	      routeSends: configFor                       those of a route, by the configuration for it
+//	    descriptorsOf: readRateLimit, readWays        what it sends by them (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  filtersOf, virtualHosts                         its filters and routes, as above
 //	  configsOf: ownExtents, configFor                where the filter's configuration holds, and where a route's
 //	  addConfig                                       the rules of each of these:
-//	    readEnforcement
-//	    readLevels, readBucket                        its limits
+//	    readLimits: readLevels, readBucket            its limits, and how the filter enforces them
 //	    descriptorsIn                                 what it sends: guess, or sendingsOf and descriptorsOf, as above
-//	    descriptor.Levels.Rules
+//	    descriptor.Levels.Rules, bucketRule
 //
 // The reader has what is the same for both. Messages are decoded strictly: a field that Envoy's types lack is an error.
 //

@@ -211,14 +211,3 @@ func switchReplacedOff(levels []serviceLevel) {
 		}
 	}
 }
-
-// whatEnvoySends are the descriptors that Envoy sends for a domain, and how its filter enforces the answers. Without
-// routes they are guessed, and enforced as they are.
-func (r *reader) whatEnvoySends(
-	domain string, levels []*descriptor.Level,
-) ([]descriptor.Descriptor, *draft.Enforcement, error) {
-	if r.options.Routes == nil {
-		return r.guess(levels), &draft.Enforcement{}, nil
-	}
-	return r.readRoutes(*r.options.Routes, domain)
-}

@@ -59,7 +59,7 @@ func (p Pattern) ofPath() (path Pattern, use queryUse) {
 		}
 	case ByExpression:
 		return ofPathExpression(p.text)
-	case AnyValue, PathOrBelow, Missing:
+	case AnyValue, PathOrBelow, Missing, HostName, Network:
 	}
 	return p, ignoresQuery
 }
