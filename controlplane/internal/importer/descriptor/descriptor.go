@@ -14,8 +14,8 @@
 //	  serviceLeaves, localLeaves                where the search ends                               search.go
 //	  reachable                                 those that some request ends in
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   plan.go
-//	    plan: findMixed                         leaves that a policy takes for each other: their rules are off
-//	          joinOverrides                     leaves that need no rule, but an override of a wider leaf's
+//	    findMixed                               leaves that a policy takes for each other: their rules are off
+//	    findOverrides                           leaves that need no rule, but an override of a wider leaf's
 //	    makeRule: placeAll                      each condition goes to the match, the key or both   makerule.go
 //	      overrideFor                           the requests of earlier leaves have another limit, or none
 //	      selectUnmatched                       overrides for what no match can say
@@ -247,8 +247,7 @@ func withLimit(leaves []*leaf) (list []*leaf) {
 func reachable(leaves []*leaf) (list []*leaf) {
 	isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
 	for _, l := range leaves {
-		isWithin := func(before *leaf) bool { return l.within(before.conditions) }
-		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, isWithin) {
+		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.within) {
 			list = append(list, l)
 		}
 	}

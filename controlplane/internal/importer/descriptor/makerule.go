@@ -22,7 +22,9 @@ import (
 //	  limits: [10/minute]
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    overrideFor: alice is the leaf before it
-func (d *Descriptor) makeRule(l *plannedLeaf, enforced draft.Enforcement) *draft.Rule {
+//
+// All are the leaves of the descriptor, in the order of the search.
+func (d *Descriptor) makeRule(l *leaf, all []*leaf, enforced draft.Enforcement) *draft.Rule {
 	t := draft.Terms{
 		Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit, Requests: d.Requests, Cost: d.Cost,
 		Enforcement: enforced,
@@ -31,27 +33,29 @@ func (d *Descriptor) makeRule(l *plannedLeaf, enforced draft.Enforcement) *draft
 		t.Requests.TurnOff(request.WhyOff("Hosts are compared without their port and case here, so its requests " +
 			"cannot be told from those of " + l.mixed.level.Name() + "."))
 	}
-	all := placeAll(l.conditions, &t.Requests)
-	for _, e := range l.earlier {
-		if e.apart(l.conditions) { // it has none of the rule's requests
+	conditions := placeAll(l.conditions, &t.Requests)
+	for _, before := range all[:slices.Index(all, l)] {
+		if before.apart(l) { // it has none of the rule's requests
 			continue
 		}
-		o, why := overrideFor(e.leaf, all)
+		o, why := overrideFor(before, conditions)
 		if why != "" {
 			t.Requests.TurnOff(why)
 			continue
 		}
-		o.Limit = e.limitIn(l)
+		if before.inRuleOf == l { // else its requests are unlimited here: they have another rule, or no limit
+			o.Limit = before.level.Limit
+		}
 		t.Overrides = append(t.Overrides, o)
 	}
-	if slices.ContainsFunc(all, placed.isUnmatched) {
-		if selected, why := selectUnmatched(all, t.Limit); why == "" {
+	if slices.ContainsFunc(conditions, placed.isUnmatched) {
+		if selected, why := selectUnmatched(conditions, t.Limit); why == "" {
 			t.Overrides = append(t.Overrides, selected...)
 		} else {
 			t.Requests.TurnOff(why)
 		}
 	}
-	for _, p := range all {
+	for _, p := range conditions {
 		if p.inKey {
 			t.Key = append(t.Key, p.value.Part)
 		}
@@ -77,7 +81,7 @@ type placed struct {
 func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
 
 // placeAll places the conditions of a rule, and adds to its requests what the match can say.
-func placeAll(list conditions, requests *request.Selection) (all []placed) {
+func placeAll(list []condition, requests *request.Selection) (all []placed) {
 	for _, c := range list {
 		p := placed{condition: c, inMatch: c.addTo(requests)}
 		isOneText := c.pattern.Kind() == request.Exactly // which needs no counter of its own

@@ -21,10 +21,12 @@ import (
 func (d *Descriptor) rulesOfLeaves(
 	to *draft.Findings, leaves []*leaf, enforced draft.Enforcement,
 ) (list []*draft.Rule) {
-	byFile := func(a, b *plannedLeaf) int { return cmp.Compare(a.level.Order, b.level.Order) }
-	for _, l := range slices.SortedStableFunc(slices.Values(plan(leaves)), byFile) {
-		if l.hasRule() {
-			list = append(list, d.makeRule(l, enforced))
+	findMixed(leaves)
+	findOverrides(leaves)
+	byFile := func(a, b *leaf) int { return cmp.Compare(a.level.Order, b.level.Order) }
+	for _, l := range slices.SortedStableFunc(slices.Values(leaves), byFile) {
+		if l.level.Limit != nil && l.inRuleOf == nil {
+			list = append(list, d.makeRule(l, leaves, enforced))
 		}
 	}
 	if len(list) == 0 { // else its rules say why they are off
@@ -35,93 +37,59 @@ func (d *Descriptor) rulesOfLeaves(
 	return list
 }
 
-// plannedLeaf is a leaf with what becomes of it: a rule, an override in the rule of a wider leaf, or neither, as it has
-// no limit.
-type plannedLeaf struct {
-	*leaf
-	earlier  []*plannedLeaf // those before it, in the order of the search
-	mixed    *leaf          // one that a policy takes for it, so its rule is off; nil = there is none
-	inRuleOf *plannedLeaf   // the wider leaf; nil = it is no override
-}
-
-func (l *plannedLeaf) hasRule() bool { return l.level.Limit != nil && l.inRuleOf == nil }
-
-// limitIn is the limit of the leaf's requests in the rule of a later one; nil if they are unlimited there: they have a
-// rule of their own, or no limit.
-func (l *plannedLeaf) limitIn(other *plannedLeaf) *draft.Limit {
-	if l.inRuleOf != other {
-		return nil
-	}
-	return l.level.Limit
-}
-
-// plan says what becomes of leaves, in their order.
-func plan(leaves []*leaf) []*plannedLeaf {
-	mixed := findMixed(leaves)
-	list := make([]*plannedLeaf, len(leaves))
-	for i, l := range leaves {
-		list[i] = &plannedLeaf{leaf: l, earlier: list[:i], mixed: mixed[l]}
-	}
-	joinOverrides(list)
-	return list
-}
-
-// findMixed returns the leaves whose requests a policy takes for those of another leaf, each with one such leaf. They
-// get rules of their own, which are off. An example are the leaves of the hosts a.example:80 and a.example:8080, if
-// other conditions do not tell them apart.
-func findMixed(leaves []*leaf) map[*leaf]*leaf {
+// findMixed finds the leaves whose requests a policy takes for those of another leaf. They get rules of their own,
+// which are off. An example are the leaves of the hosts a.example:80 and a.example:8080, if other conditions do not
+// tell them apart.
+func findMixed(leaves []*leaf) {
 	isOfHost := func(c condition) bool { return c.value.Part.Kind == request.KindHost }
 	isPossible := func(l *leaf) bool { return slices.ContainsFunc(l.conditions, isOfHost) }
 	if !slices.ContainsFunc(leaves, isPossible) { // each is compared with each other
-		return nil
+		return
 	}
-	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
 		for _, before := range leaves[:i] {
-			if l.isMixedWith(before.conditions) {
-				mixed[l] = before
-				mixed[before] = l
+			if l.isMixedWith(before) {
+				l.mixed = before
+				before.mixed = l
 			}
 		}
 	}
-	return mixed
 }
 
-// isMixedWith reports whether no request meets both conditions, and a policy, which compares less of hosts, takes those
-// of the one for those of the other.
-func (list conditions) isMixedWith(other conditions) bool {
-	if !list.apart(other) {
+// isMixedWith reports whether no request meets the conditions of both leaves, and a policy, which compares less of
+// hosts, takes those of the one for those of the other.
+func (l *leaf) isMixedWith(other *leaf) bool {
+	if !l.apart(other) {
 		return false
 	}
-	for i, c := range list {
-		if c.value.Compared(c.pattern).Apart(c.value.Compared(other[i].pattern)) {
+	for i, c := range l.conditions {
+		if c.value.Compared(c.pattern).Apart(c.value.Compared(other.conditions[i].pattern)) {
 			return false
 		}
 	}
 	return true
 }
 
-// joinOverrides makes leaves overrides of the rules of wider ones, but none that is mixed. The last leaf that can have
+// findOverrides makes leaves overrides of the rules of wider ones, but none that is mixed. The last leaf that can have
 // an override gets it, as it is the widest. In the example of rulesOfLeaves, alice becomes an override of the rule for
 // any user.
-func joinOverrides(list []*plannedLeaf) {
-	var wide []*plannedLeaf // those with a rule that may have overrides, the last first
-	for _, l := range slices.Backward(list) {
+func findOverrides(leaves []*leaf) {
+	var wide []*leaf // those with a rule that may have overrides, the last first
+	for _, l := range slices.Backward(leaves) {
 		if l.level.Limit == nil || l.mixed != nil {
 			continue
 		}
-		canHave := func(w *plannedLeaf) bool { return l.canOverride(w.leaf) }
-		if i := slices.IndexFunc(wide, canHave); i >= 0 {
+		if i := slices.IndexFunc(wide, l.canOverride); i >= 0 {
 			l.inRuleOf = wide[i]
-		} else if !l.areOneText() {
+		} else if !l.isOneText() {
 			wide = append(wide, l)
 		}
 	}
 }
 
-// areOneText reports whether each value must be one text: then no other leaf is within theirs.
-func (list conditions) areOneText() bool {
-	return !slices.ContainsFunc(list, func(c condition) bool { return c.pattern.Kind() != request.Exactly })
+// isOneText reports whether each value must be one text: then no other leaf is within this one.
+func (l *leaf) isOneText() bool {
+	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.pattern.Kind() != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -133,7 +101,7 @@ func (l *leaf) canOverride(other *leaf) bool {
 	}
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool { return l.level.Limit.AreNone() && !slices.ContainsFunc(l.conditions, needsRule) }
-	return l.within(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
+	return l.within(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
 // inOverride is the condition as an override has it, or why none has it. Only a path or a host can be the reason: no

@@ -13,14 +13,16 @@ import (
 //	path = the request's path   path = /login        /login for the path
 //	kind = api, a fixed text    kind = api           none: it is the same for all requests
 //	user = the header x-user    user = anything      anything for the header x-user
+//
+// All leaves of a descriptor have conditions on the same values, in the same order.
 type leaf struct {
-	level *Level // one without a limit for the requests of no level of the configuration
-	conditions
-}
+	level      *Level // one without a limit for the requests of no level of the configuration
+	conditions []condition
 
-// conditions are those of a leaf: one for each entry of the descriptor that is a value of the request. All leaves of a
-// descriptor have conditions on the same values, in the same order.
-type conditions []condition
+	// What findMixed and findOverrides find of one with a limit:
+	mixed    *leaf // one that a policy takes for it, so its rule is off; nil = there is none
+	inRuleOf *leaf // a wider one behind it, of whose rule it becomes an override; nil = it has a rule of its own
+}
 
 // condition is a value of the request and the pattern that it fits.
 type condition struct {
@@ -29,25 +31,25 @@ type condition struct {
 	shared  bool // all that fits counts together
 }
 
-// within reports whether every request that meets the conditions meets those of another leaf too. Like that of
-// patterns it may say false where it is so.
+// within reports whether every request that meets the conditions of the leaf meets those of another one of the
+// descriptor too. Like that of patterns it may say false where it is so.
 //
 // Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (list conditions) within(other conditions) bool {
-	for i, c := range list {
-		if !c.pattern.Within(other[i].pattern) {
+func (l *leaf) within(other *leaf) bool {
+	for i, c := range l.conditions {
+		if !c.pattern.Within(other.conditions[i].pattern) {
 			return false
 		}
 	}
 	return true
 }
 
-// apart reports whether no request meets the conditions of both leaves. Like that of patterns it may say false
-// where it is so.
-func (list conditions) apart(other conditions) bool {
-	for i, c := range list {
-		if c.pattern.Apart(other[i].pattern) {
+// apart reports whether no request meets the conditions of both leaves of a descriptor. Like that of patterns it may
+// say false where it is so.
+func (l *leaf) apart(other *leaf) bool {
+	for i, c := range l.conditions {
+		if c.pattern.Apart(other.conditions[i].pattern) {
 			return true
 		}
 	}
