@@ -57,7 +57,7 @@ type Sums struct {
 
 // NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
 // askedBefore are units that earlier parts of the same ask ask for, 2 in #14: they are reported as held, because the
-// owner may give what these are granted. See Reporter of filter/internal/lease/account.
+// owner may give what these are granted. See Account.Write of filter/internal/lease/account.
 func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := s.reported.Since
 	if since == 0 {
@@ -99,9 +99,9 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 	return true
 }
 
-// The verbs by which units move. None takes more off a sum than it has: a request may outlive the Sums in which its
-// units were. Adding does not saturate, because what is granted or held is within a limit. What a part asks for
-// need not be, so NewReport saturates.
+// The verbs by which units move. None takes more off a sum than it has: less than 0 would be reported as four billion.
+// Adding does not saturate, because what is granted or held is within a limit. What a part asks for need not be, so
+// NewReport saturates.
 
 // AddGiven adds units that are granted, and that no request holds yet.
 func (s *Sums) AddGiven(units uint32) { s.given += units }

@@ -78,7 +78,7 @@ func (h *Hold) Renew(at Clocks) {
 		return
 	}
 	if acc := h.Account; acc != nil && h.HasEnded(at.MonotonicNs-acc.HoldNs()) {
-		acc.Settle(h.Units, h.Units)
+		acc.Lapse(h.Units)
 		h.lose(Lapsed)
 		return
 	}
@@ -120,7 +120,7 @@ func (h *Hold) settleAccount(cost, beyond uint32) {
 	switch {
 	case h.Account == nil:
 	case h.HasLapsed(): // Renew has charged the units
-		h.Account.Settle(0, beyond)
+		h.Account.SettleLapsed(beyond)
 	default:
 		h.Account.Settle(h.Units, cost)
 	}
@@ -209,6 +209,8 @@ type Clocks struct {
 // Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.
 // It is an account.Account of package lease.
 type Account interface {
-	Settle(units, cost uint32) // a request holds units no more, and is charged a cost
-	HoldNs() int64             // how long the service holds units of a worker that reports nothing
+	Settle(units, cost uint32)  // a request holds units no more, and is charged a cost
+	Lapse(units uint32)         // the same at the cost of the units, because it has held them for too long
+	SettleLapsed(beyond uint32) // once after Lapse: the request is charged what it costs beyond the units
+	HoldNs() int64              // how long the service holds units of a worker that reports nothing
 }

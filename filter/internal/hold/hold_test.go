@@ -44,6 +44,10 @@ func (a *account) Settle(units, cost uint32) {
 	a.charged += cost
 }
 
+func (a *account) Lapse(units uint32) { a.Settle(units, units) }
+
+func (a *account) SettleLapsed(beyond uint32) { a.Settle(0, beyond) }
+
 func (*account) HoldNs() int64 { return 100 }
 
 // begin begins a hold of 2 units.

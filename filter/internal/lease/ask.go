@@ -16,8 +16,8 @@ type Part struct {
 	Definition *quota.Definition // which Wire names by its number
 
 	// What the service grants, and no request takes, is kept in one of:
-	lease    leaseAt          // of a rule that leases
-	Reporter account.Reporter // of a rule that holds: it reports the key's account. Others report nothing
+	lease   leaseAt          // of a rule that leases
+	Account *account.Account // of a rule that holds: the part reports it. Others report nothing
 }
 
 // lookPart is what is asked for a look at the subject's key.
@@ -44,7 +44,7 @@ func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
 
 // holdPart asks for the subject's cost, and reports what is held.
 func holdPart(s *decide.Subject, acc *account.Account) Part {
-	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
 		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
@@ -52,7 +52,7 @@ func holdPart(s *decide.Subject, acc *account.Account) Part {
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key,
 	}}
 }

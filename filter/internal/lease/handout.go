@@ -56,7 +56,7 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &Handout{
-		part: p, grant: grant, isValid: p.Reporter.End(grant, trip.CameNs), cameNs: trip.CameNs,
+		part: p, grant: grant, isValid: p.endReport(grant, trip.CameNs), cameNs: trip.CameNs,
 		allotment: allot.Allotment{
 			Denial: allot.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
@@ -68,9 +68,17 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 	return h
 }
 
+// endReport ends the part's report, and says whether the grant gives units.
+func (p *Part) endReport(grant *quota.Grant, cameNs int64) (mayGive bool) {
+	if p.Account == nil {
+		return !grant.Failed
+	}
+	return p.Account.End(p.Wire.Number, grant, cameNs)
+}
+
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
 //
-// It, NewHandout and Reporter.End bound what the service says of times by what can be, whatever a broken one answers.
+// It, NewHandout and Account.End bound what the service says of times by what can be, whatever a broken one answers.
 // Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service counts its
 // durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the
 // service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
@@ -108,7 +116,7 @@ func (h *Handout) give(s *decide.Subject) {
 // Keep keeps what no request has got, and remembers what the service has said of the key: in the key's account if its
 // rule holds, else in its lease.
 func (h *Handout) Keep() {
-	if acc := h.part.Reporter.Account(); acc != nil {
+	if acc := h.part.Account; acc != nil {
 		h.keepInAccount(acc)
 	} else {
 		h.keepInLease(&h.part.lease)

@@ -30,8 +30,8 @@ import (
 //
 //	step                        given  held
 //	Client.Wait     beginAsk        0     0  Check has found it Pending. Open opens the account
-//	Client.Flush    Reporter.Write  0     0  report 1 says: held 0. The ask asks for 1
-//	Client.Receive  Reporter.End    1     0  the service has granted 1, and counts it as held: so has the Subject's
+//	Client.Flush    Account.Write   0     0  report 1 says: held 0. The ask asks for 1
+//	Client.Receive  Account.End     1     0  the service has granted 1, and counts it as held: so has the Subject's
 //	                                         allotment
 //	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, list    0     0  the answer is known. The account is listed for a report

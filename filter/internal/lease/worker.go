@@ -15,7 +15,7 @@
 //	  v                                                v
 //	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
 //	  |            |             BeginAsk, EndAsks,    |
-//	  |  Read,     |  Open,      Handout               |  Due, Reporter
+//	  |  Read,     |  Open,      Handout               |  Due, Write, ...
 //	  |  Write     |  Hold, ...                        |
 //	  v            v                                   v
 //	table of    account.Book, and its Accounts  <------+

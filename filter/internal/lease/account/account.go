@@ -8,17 +8,15 @@
 // The verbs of an account. One that changes what the store should know lists the account for a report:
 //
 //	                  given  held  charged  lists it
-//	Reporter.End         +2                 no: the store counted the units as held when it granted them
+//	End                  +2                 no: the store counted the units as held when it granted them
 //	HoldGiven(2)         -2    +2           no: a report says given and held in one number
 //	UnholdGiven(2)       +2    -2           no, for the same reason
 //	DropGiven(2)         -2                 yes
 //	Hold(2)                    +2           yes
 //	Unhold(2)                  -2           yes
 //	Settle(2, 5)               -2       +5  yes: a request held 2, and its answer has cost 5
-//
-// Sweep forgets an account of which nothing is given or held. A request that held 0 units, or whose hold has lapsed,
-// may be settled later, and an ask may wait for long before it reports. So each of these verbs begins with revive, and
-// so does all that ends or makes a report.
+//	Lapse(2)                   -2       +2  yes: a request has held 2 for too long
+//	SettleLapsed(3)                     +3  yes: the answer to that request has cost 3 more
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account
@@ -31,24 +29,26 @@ import (
 // Account is what this worker holds of one key. Its sums count; it also knows when they must be reported. A worker may
 // have maxAccounts of them, so the fields are in an order that pads little.
 type Account struct {
-	Key [16]byte
+	name // its Key, and what else finds it
 
-	// What the service has said of the key, by the monotonic clock. No request asks until then. Reporter.End writes them.
+	// What the service has said of the key, by the monotonic clock. No request asks until then. End writes them.
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
-	sums      quota.Sums // given, held and charged, and what of these the store knows
-	reporting reporting
-	worker    uint64 // that reports it: an earlier configuration's, if that has ended
-	usedNs    int64  // when a request last wanted units
-	repeatNs  int64  // when the newest report must be repeated, if the worker holds something and nothing changes
+	sums   quota.Sums // given, held and charged, and what of these the store knows
+	usedNs int64      // when a request last wanted units
+	lapsed uint32     // holds that have lapsed, and are to be settled
+
+	// How far its report is: see report.go.
+	claims        uint32 // by queued asks
+	firstUnderWay uint64 // the number of the first report that is under way, 0 if none is
+	repeatNs      int64  // when the newest report must be repeated, if the worker holds something and nothing changes
+	askedBefore   uint32 // by the parts of the ask whose reports are under way: its next one counts these units as held
+	isListed      bool   // for Book.Due
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
 	block      *Block            // that the key is blocked; nil if it was not found blocked
-
-	book        *Book
-	name        name
-	isForgotten bool // by Sweep: the key has another account by now, or none
+	book       *Book
 }
 
 // Block is that of a key, as the service has said it.
@@ -80,20 +80,18 @@ func (acc *Account) RecallBlock(now int64) (b *Block, blocked bool) {
 
 // DropGiven notes that no request will hold units that the service has granted.
 func (acc *Account) DropGiven(units uint32) {
-	acc = acc.revive()
 	acc.sums.DropGiven(units)
 	acc.list()
 }
 
 // HoldGiven has a request hold units that the service has granted.
-func (acc *Account) HoldGiven(units uint32) { acc.revive().sums.HoldGiven(units) }
+func (acc *Account) HoldGiven(units uint32) { acc.sums.HoldGiven(units) }
 
 // UnholdGiven undoes HoldGiven.
-func (acc *Account) UnholdGiven(units uint32) { acc.revive().sums.UnholdGiven(units) }
+func (acc *Account) UnholdGiven(units uint32) { acc.sums.UnholdGiven(units) }
 
 // Hold has a request hold units that the service has not granted.
 func (acc *Account) Hold(units uint32) {
-	acc = acc.revive()
 	acc.sums.Hold(units)
 	acc.list()
 }
@@ -103,7 +101,18 @@ func (acc *Account) Unhold(units uint32) { acc.Settle(units, 0) }
 
 // Settle ends what a request holds, and charges what it has cost.
 func (acc *Account) Settle(units, cost uint32) {
-	acc = acc.revive()
 	acc.sums.Settle(units, cost)
 	acc.list()
+}
+
+// Lapse charges what a request has held for too long. SettleLapsed must follow.
+func (acc *Account) Lapse(units uint32) {
+	acc.lapsed++
+	acc.Settle(units, units)
+}
+
+// SettleLapsed charges what the request has cost beyond the units that have lapsed.
+func (acc *Account) SettleLapsed(beyond uint32) {
+	acc.lapsed--
+	acc.Settle(0, beyond)
 }

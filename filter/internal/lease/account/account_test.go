@@ -25,11 +25,12 @@ func open() (*account.Book, *account.Account) {
 	return b, acc
 }
 
-// write has the account reported by a part that asks for so many units.
-func write(acc *account.Account, asksFor uint32, now int64) (account.Reporter, quota.Report) {
-	r, p := acc.Reporter(), quota.Part{Waiting: asksFor}
-	r.Write(&p, now)
-	return r, p.Report
+// write has the account reported by a part that asks for so many units, and returns what it says.
+func write(acc *account.Account, asksFor uint32, now int64) quota.Report {
+	p := quota.Part{Waiting: asksFor}
+	acc.Claim()
+	acc.Write(&p, now)
+	return p.Report
 }
 
 // due returns how many accounts must be reported.
@@ -40,16 +41,16 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first, report := write(acc, 0, 0)
-	require.EqualValues(t, 3, report.Held)
+	first := write(acc, 0, 0)
+	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
-	require.True(t, first.End(noted(0), 0))
+	require.True(t, acc.End(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next, report := write(acc, 0, 0)
-	require.EqualValues(t, 0, report.Held)
-	require.EqualValues(t, 5, report.Charged)
-	require.True(t, next.End(noted(0), 0))
+	next := write(acc, 0, 0)
+	require.EqualValues(t, 0, next.Held)
+	require.EqualValues(t, 5, next.Charged)
+	require.True(t, acc.End(next.Number, noted(0), 0))
 	require.Zero(t, due(b, 0), "nothing has changed since")
 }
 
@@ -57,8 +58,7 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	r, _ := write(acc, 0, 0)
-	require.True(t, r.End(noted(0), 0))
+	require.True(t, acc.End(write(acc, 0, 0).Number, noted(0), 0))
 	b.Sweep(second, 0)
 	require.Zero(t, due(b, second))
 	b.Sweep(2*second, 0)
@@ -68,14 +68,14 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 // Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
 func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 	b, acc := open()
-	first, report := write(acc, 2, 0)
-	require.EqualValues(t, 3, report.Held)
-	second, report := write(acc, 2, 0)
-	require.EqualValues(t, 5, report.Held)
-	require.True(t, first.End(noted(2), 0))
-	require.True(t, first.MustWait(), "the second is under way")
-	require.True(t, second.End(noted(2), 0))
-	require.False(t, first.MustWait())
+	first := write(acc, 2, 0)
+	require.EqualValues(t, 3, first.Held)
+	second := write(acc, 2, 0)
+	require.EqualValues(t, 5, second.Held)
+	require.True(t, acc.End(first.Number, noted(2), 0))
+	require.True(t, acc.IsUnderWay(), "the second is")
+	require.True(t, acc.End(second.Number, noted(2), 0))
+	require.False(t, acc.IsUnderWay())
 	require.Zero(t, due(b, 0), "the store has 7 units as held")
 }
 
@@ -83,15 +83,15 @@ func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	first, _ := write(acc, 2, 0)
-	first.GiveUp()
+	first := write(acc, 2, 0)
+	acc.GiveUp(first.Number)
 	require.False(t, b.HasListed())
 	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again, _ := write(acc, 0, second)
-	require.False(t, first.End(noted(2), second))
-	require.True(t, again.MustWait(), "the newest report has no answer yet")
-	require.True(t, again.End(noted(0), second))
+	again := write(acc, 0, second)
+	require.False(t, acc.End(first.Number, noted(2), second))
+	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
+	require.True(t, acc.End(again.Number, noted(0), second))
 }
 
 // A report was to be made again, and the ask that had it has ended with the late answer to the first one. So the
@@ -99,10 +99,13 @@ func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 func TestALateAnswerHasTheAccountReported(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	late, _ := write(acc, 0, 0)
-	late.Repeat()
+	late := write(acc, 0, 0)
+	acc.Repeat(late.Number)
 	require.Equal(t, 1, due(b, 0))
-	require.False(t, late.End(noted(0), 0))
+	acc.Claim()
+	require.False(t, acc.End(late.Number, noted(0), 0))
+	require.Zero(t, due(b, 0))
+	acc.Unclaim()
 	require.Equal(t, 1, due(b, 0))
 }
 
@@ -110,32 +113,32 @@ func TestALateAnswerHasTheAccountReported(t *testing.T) {
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost, first := write(acc, 0, 0)
-	lost.Repeat()
+	lost := write(acc, 0, 0)
+	acc.Repeat(lost.Number)
 	require.Equal(t, 1, due(b, 0))
-	again, second := write(acc, 0, 0)
-	require.Greater(t, second.Number, first.Number)
-	lost.Repeat()
-	require.True(t, again.MustWait(), "the newest report is not the one that may be lost")
+	again := write(acc, 0, 0)
+	require.Greater(t, again.Number, lost.Number)
+	acc.Repeat(lost.Number)
+	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
 }
 
 // When the stream ends, no report is under way any more, and all of them are made again.
 func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost, _ := write(acc, 0, 0)
+	lost := write(acc, 0, 0)
 	b.ReportAll()
-	require.False(t, lost.MustWait())
+	require.False(t, acc.IsUnderWay())
 	require.Equal(t, 1, due(b, 0))
-	require.False(t, lost.End(noted(0), 0))
+	require.False(t, acc.End(lost.Number, noted(0), 0))
 }
 
 // A store that has failed for the key is not told of it for a second.
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	r, _ := write(acc, 2, 0)
-	require.False(t, r.End(&quota.Grant{Failed: true}, 0))
+	r := write(acc, 2, 0)
+	require.False(t, acc.End(r.Number, &quota.Grant{Failed: true}, 0))
 	require.EqualValues(t, account.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Sweep(second, 0)
@@ -160,81 +163,68 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	ofOld, report := write(acc, 0, 0)
-	require.EqualValues(t, 7, report.Worker)
+	require.EqualValues(t, 7, write(acc, 0, 0).Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	ofHeir, report := write(own, 1, 0)
-	require.EqualValues(t, 8, report.Worker)
-	for r, reported := range map[*account.Reporter]*account.Account{&ofOld: acc, &ofHeir: own} {
-		r.Write(&quota.Part{}, 0)
-		require.Same(t, reported, r.Account())
-	}
+	require.EqualValues(t, 8, write(own, 1, 0).Worker)
 }
 
 // An heir inherits while it talks itself: the answer to its own report may give units.
 func TestAnHeirsOwnReportStaysUnderWay(t *testing.T) {
 	old, inherited := open()
 	heir, acc := open()
-	own, _ := write(acc, 2, 0)
+	own := write(acc, 2, 0)
 	heir.Inherit(old, func() uint32 { return 40 })
-	require.True(t, own.MustWait())
-	require.True(t, own.End(noted(2), 0))
-	r := inherited.Reporter()
-	require.False(t, r.MustWait())
+	require.True(t, acc.IsUnderWay())
+	require.True(t, acc.End(own.Number, noted(2), 0))
+	require.False(t, inherited.IsUnderWay())
 }
 
-// An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
-func TestAnIdleAccountIsForgotten(t *testing.T) {
+// An account that nobody wants any more is forgotten, but not as long as somebody may still change or report it.
+func TestAnAccountIsForgottenOnceNobodyHasIt(t *testing.T) {
+	for name, use := range map[string]struct{ begin, end func(acc *account.Account) }{
+		"nobody":       {func(*account.Account) {}, func(*account.Account) {}},
+		"a queued ask": {(*account.Account).Claim, (*account.Account).Unclaim},
+		"a request whose hold has lapsed": {
+			func(acc *account.Account) { acc.Lapse(0) },
+			func(acc *account.Account) { acc.SettleLapsed(0) },
+		},
+	} {
+		b, acc := open()
+		acc.Unhold(3)
+		require.Zero(t, due(b, 0))
+		use.begin(acc)
+		require.Zero(t, due(b, 0))
+		b.Sweep(100*second, 0)
+		require.Equal(t, name == "nobody", b.IsEmpty(), name)
+		use.end(acc)
+		require.Zero(t, due(b, 0))
+		b.Sweep(200*second, 0)
+		require.True(t, b.IsEmpty(), name)
+	}
+}
+
+// An account is on the list once, and until Due has taken it off.
+func TestNoListedAccountIsForgotten(t *testing.T) {
 	b, acc := open()
 	acc.Unhold(3)
 	b.Sweep(100*second, 0)
-	require.True(t, b.IsEmpty())
-	r := acc.Reporter()
-	r.Write(&quota.Part{}, 0)
-	require.Same(t, acc, r.Account())
 	require.False(t, b.IsEmpty())
-}
-
-// An account was forgotten while its ask was queued, and a request has opened another one: the ask reports that.
-func TestAReporterReportsTheNextAccount(t *testing.T) {
-	b, forgotten := open()
-	r := forgotten.Reporter()
-	forgotten.Unhold(3)
-	b.Sweep(100*second, 0)
-	next := b.Open(forgotten.Definition, forgotten.Key, 100*second)
-	require.NotSame(t, forgotten, next)
-	r.Write(&quota.Part{}, 100*second)
-	require.Same(t, next, r.Account())
-	require.True(t, r.MustWait())
-	require.True(t, r.End(noted(0), 100*second))
-	require.False(t, r.MustWait(), "the next account's report has ended")
-}
-
-// A part that has no account reports nothing, and its grant may give units.
-func TestAReporterWithoutAnAccount(t *testing.T) {
-	var r account.Reporter
-	var p quota.Part
-	r.Write(&p, 0)
-	r.GiveUp()
-	r.Repeat()
-	require.Zero(t, p)
-	require.False(t, r.MustWait())
-	require.True(t, r.End(&quota.Grant{Starting: true}, 0))
-	require.False(t, r.End(&quota.Grant{Failed: true}, 0))
+	require.Empty(t, b.Due(nil, 0, 100*second))
+	require.False(t, b.HasListed())
+	b.Sweep(200*second, 0)
+	require.True(t, b.IsEmpty())
 }
 
 // What a queued ask will report is off the list, and no longer than until that ask has ended.
 func TestAQueuedAskReportsItsAccount(t *testing.T) {
 	b, acc := open()
-	r := acc.Reporter() // of the ask
-	r.Claim()
+	acc.Claim()
 	require.Zero(t, due(b, 0))
-	require.False(t, b.HasListed())
-	r.Repeat()
-	r.Claim()
 	acc.Hold(1)
-	require.Equal(t, 1, due(b, 0), "it has changed since")
+	require.False(t, b.HasListed())
+	acc.Unclaim()
+	require.Equal(t, 1, due(b, 0))
 	require.False(t, b.HasListed())
 }

@@ -1,20 +1,15 @@
 package account
 
-import (
-	"strconv"
-
-	"github.com/sluice-ratelimit/sluice/shared/quota"
-)
+import "github.com/sluice-ratelimit/sluice/shared/quota"
 
 // Book has the accounts of a worker.
 type Book struct {
 	worker uint64 // by which the service knows this worker: see SetWorker
 
 	byName  map[name]*Account
-	listed  []*Account // for Due, which passes over those that are not listed any more
+	listed  []*Account // for Due
 	newest  uint64     // the number of the newest report
 	sweepNs int64      // when Sweep goes through the accounts next
-	memory  []byte     // for a name
 }
 
 // NewBook returns a book without accounts.
@@ -24,9 +19,12 @@ func NewBook() *Book { return &Book{byName: map[name]*Account{}} }
 // configuration has another.
 func (b *Book) SetWorker(worker uint64) { b.worker = worker }
 
-// name is what an account is found by: counter and key, and for an inherited account also the
-// worker that opened it, because the key may have an account of this worker too.
-type name string
+// name is what an account is found by. A key that was inherited may have an account of this worker, too.
+type name struct {
+	counter [16]byte
+	Key     [16]byte
+	worker  uint64 // that has opened the account. The service knows its reports by this number
+}
 
 const (
 	// forgetNs is how much longer than its timeout a request must not have wanted units of an idle account, before
@@ -46,47 +44,19 @@ func (b *Book) IsFull() bool { return len(b.byName) >= maxAccounts }
 // IsEmpty reports whether the book has no account.
 func (b *Book) IsEmpty() bool { return len(b.byName) == 0 }
 
-// nameOf is the name of a key's account, in memory that the next call uses.
-func (b *Book) nameOf(d *quota.Definition, key [16]byte) []byte {
-	b.memory = append(append(b.memory[:0], d.Counter[:]...), key[:]...)
-	return b.memory
-}
-
 // Find returns the account of a key, nil if there is none.
 func (b *Book) Find(d *quota.Definition, key [16]byte) *Account {
-	return b.byName[name(b.nameOf(d, key))]
+	return b.byName[name{d.Counter, key, b.worker}]
 }
 
 // Open returns the account of a key from which a request wants units, a new one if there is none.
 func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
-	found := b.nameOf(d, key)
-	acc := b.byName[name(found)]
+	acc := b.Find(d, key)
 	if acc == nil {
-		acc = &Account{Key: key, book: b, name: name(found), worker: b.worker}
+		acc = &Account{name: name{d.Counter, key, b.worker}, book: b}
 		b.byName[acc.name] = acc
 	}
 	acc.Definition, acc.usedNs = d, now
-	return acc
-}
-
-// current returns the account that the key has by now: one that Open has made since Sweep has forgotten acc, or else
-// acc. That of nil is nil.
-func (acc *Account) current() *Account {
-	if acc != nil && acc.isForgotten {
-		if next := acc.book.byName[acc.name]; next != nil {
-			return next
-		}
-	}
-	return acc
-}
-
-// revive returns the current account, to be changed. If it is forgotten, it is put back into the book.
-func (acc *Account) revive() *Account {
-	acc = acc.current()
-	if acc != nil && acc.isForgotten {
-		acc.isForgotten = false
-		acc.book.byName[acc.name] = acc
-	}
 	return acc
 }
 
@@ -99,20 +69,18 @@ func (b *Book) newReportNumber() uint64 {
 // HasListed reports whether some account may have to be reported.
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
-// Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
-// reported. It drops an account whose key is silent: Sweep lists it again.
+// Due takes accounts off the list, and appends those that must be reported to due, until that has most of them.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	left := b.listed[:0]
 	for _, acc := range b.listed {
-		switch {
-		case acc.reporting.state != listed: // Claim has taken it off, or it was on the list twice
-		case len(due) >= most:
+		must := acc.mustReport(now)
+		if must && len(due) >= most {
 			left = append(left, acc)
-		default:
-			acc.reporting = reporting{}
-			if acc.SilentUntilNs <= now && acc.mustReport(now) {
-				due = append(due, acc)
-			}
+			continue
+		}
+		acc.isListed = false
+		if must {
+			due = append(due, acc)
 		}
 	}
 	clear(b.listed[len(left):])
@@ -127,8 +95,8 @@ func (b *Book) ReportAll() {
 	}
 }
 
-// Sweep looks, once a second, which accounts must be reported, and forgets those that hold nothing and from
-// which no request has waited for units of late.
+// Sweep looks, once a second, which accounts must be reported, and forgets those that are not in use and from
+// which no request has wanted units of late.
 func (b *Book) Sweep(now, timeoutNs int64) {
 	if len(b.byName) == 0 || now < b.sweepNs {
 		return
@@ -138,11 +106,23 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 		switch {
 		case acc.mustReport(now):
 			acc.list()
-		case acc.sums.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
+		case !acc.isInUse() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byName, name)
-			acc.isForgotten = true
 		}
 	}
+}
+
+// isInUse reports whether somebody may change the account, or report it:
+//
+//	a request that has got units, or holds some  the sums are not Idle
+//	an ask that was sent                         nor are they, until a report has its answer
+//	a request whose hold has lapsed              lapsed
+//	an ask that is queued                        claims
+//	Due                                          isListed
+//
+// An ask that is late may have an account that is forgotten. Its report has ended, so its result gives no units.
+func (acc *Account) isInUse() bool {
+	return !acc.sums.Idle() || acc.lapsed > 0 || acc.claims > 0 || acc.isListed
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
@@ -151,15 +131,14 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 //
 // For example, the configuration of worker 7 is replaced while the store has 3 of key k as held by it:
 //
-//	worker 8 inherits  account "k7", reported by 7. Its definition has a number of worker 8
-//	a request of k     account "k", reported by 8, beside it. The service counts both
-//	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
-//	                   number of the worker that opened it
+//	worker 8 inherits  the account of k that 7 has opened. Its definition has a number of worker 8
+//	a request of k     worker 8 opens another one beside it. The service counts both
+//	worker 9 inherits  both, and reports each of them under the number of the worker that has opened it
 func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 	b.newest = max(b.newest, old.newest) // the store takes no lower numbers: ErrStale
 
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
-	for _, acc := range old.byName {
+	for name, acc := range old.byName {
 		if acc.sums.Idle() {
 			continue
 		}
@@ -170,13 +149,10 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 			d.ID = newDefinitionID()
 			renumbered[acc.Definition] = d
 		}
-		if acc.worker == old.worker { // it was not inherited before
-			acc.name += name(strconv.FormatUint(acc.worker, 16))
-		}
 		acc.book, acc.Definition = b, d
-		acc.reporting = reporting{} // old has listed it
+		acc.claims, acc.isListed = 0, false // these were of old, and of asks that ended with it
 		acc.reportAnew()
-		b.byName[acc.name] = acc
+		b.byName[name] = acc
 	}
 	clear(old.byName)
 }

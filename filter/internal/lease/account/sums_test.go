@@ -9,26 +9,26 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What the account of lease.HoldSource's example has after each step, given and held. Reporter.End lists it, and the
+// What the account of lease.HoldSource's example has after each step, given and held. Account.End lists it, and the
 // flush of the same callback finds nothing to report.
 func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
 	acc := b.Open(d, [16]byte{'a'}, 0)
-	r, report := acc.Reporter(), quota.Part{}
+	var report quota.Part
 	for _, step := range []struct {
 		name        string
 		do          func()
 		given, held uint32
 		listed      bool
 	}{
-		{"beginAsk", func() {}, 0, 0, false},
-		{"Reporter.Write", func() {
+		{"beginAsk", acc.Claim, 0, 0, false},
+		{"Account.Write", func() {
 			report.Waiting = 1
-			r.Write(&report, 0)
+			acc.Write(&report, 0)
 		}, 0, 0, false},
-		{"Reporter.End", func() {
-			require.True(t, r.End(&quota.Grant{Noted: true, Units: 1}, 0))
+		{"Account.End", func() {
+			require.True(t, acc.End(1, &quota.Grant{Noted: true, Units: 1}, 0))
 		}, 1, 0, true},
 		{"HoldGiven", func() { acc.HoldGiven(1) }, 0, 1, true},
 		{"Client.Flush", func() { require.Empty(t, b.Due(nil, 1, 0), "the store has 1 as held") }, 0, 1, false},
@@ -36,12 +36,13 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"ReportPart", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
 			report.Waiting = 0
-			r.Write(&report, 0)
+			acc.Claim()
+			acc.Write(&report, 0)
 		}, 0, 0, false},
 	} {
 		step.do()
 		require.Equal(t, []uint32{step.given, step.held}, []uint32{acc.sums.Given(), acc.sums.Held()}, step.name)
-		require.Equal(t, step.listed, acc.reporting.state == listed, step.name)
+		require.Equal(t, step.listed, acc.isListed, step.name)
 		require.Zero(t, report.Held)
 	}
 }

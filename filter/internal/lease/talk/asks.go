@@ -180,6 +180,11 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 func (as *askList) enqueue(a *ask) {
 	a.state = queued
 	as.queue, as.queued[a.want] = append(as.queue, a), a
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			acc.Claim()
+		}
+	}
 }
 
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more ends, also a
@@ -214,8 +219,8 @@ func (as *askList) find(id uint32) *ask {
 	return nil
 }
 
-// ending is how an ask ends. It says what becomes of its reports: an ask of rules that hold reports their accounts, by
-// a Reporter in each of its parts.
+// ending is how an ask ends. It says what becomes of its reports: an ask of rules that hold reports the account of each
+// of its parts.
 type ending uint8
 
 const (
@@ -233,12 +238,13 @@ func (as *askList) end(a *ask, how ending) {
 
 func (a *ask) endReports(how ending) {
 	for i := range a.parts {
-		switch r := &a.parts[i].Reporter; how {
-		case answered:
-		case refused:
-			r.GiveUp()
-		case unanswered:
-			r.Repeat()
+		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
+		switch {
+		case acc == nil, how == answered:
+		case how == refused:
+			acc.GiveUp(report)
+		case how == unanswered:
+			acc.Repeat(report)
 		}
 	}
 }
@@ -264,6 +270,11 @@ func (as *askList) remove(a *ask) {
 	case queued:
 		delete(as.queued, a.want)
 		as.queue = without(as.queue, a)
+		for i := range a.parts {
+			if acc := a.parts[i].Account; acc != nil {
+				acc.Unclaim()
+			}
+		}
 	case flying:
 		delete(as.flying, a.want)
 		as.sent = without(as.sent, a)
@@ -304,23 +315,14 @@ func (as *askList) makeLate(now, timeoutNs int64) {
 }
 
 // isReport reports whether the ask is only for a report by now: no request waits for it, or none any more.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reporter.Account() != nil }
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
 
 // mustWaitToReport reports whether the ask must wait, because a report of one of its accounts is under way.
 func (a *ask) mustWaitToReport() bool {
 	for i := range a.parts {
-		if a.parts[i].Reporter.MustWait() {
+		if acc := a.parts[i].Account; acc != nil && acc.IsUnderWay() {
 			return true
 		}
 	}
 	return false
-}
-
-// claimReports has Book.Due leave the accounts of all queued asks to these.
-func (as *askList) claimReports() {
-	for _, a := range as.queue {
-		for i := range a.parts {
-			a.parts[i].Reporter.Claim()
-		}
-	}
 }

@@ -84,13 +84,12 @@ func TestALateAskReportsAgain(t *testing.T) {
 	acc := book.Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
 	as := newAskList()
 	as.askForNobody([]lease.Part{lease.ReportPart(acc)})
-	as.queue[0].parts[0].Reporter.Write(&quota.Part{}, 0)
+	acc.Write(&as.queue[0].parts[0].Wire, 0)
 	as.sendAll(1, 0)
-	r := acc.Reporter()
 	as.makeLate(99, 100)
-	require.True(t, r.MustWait())
+	require.True(t, acc.IsUnderWay())
 	as.makeLate(100, 100)
-	require.False(t, r.MustWait())
+	require.False(t, acc.IsUnderWay())
 	require.True(t, book.HasListed())
 }
 
@@ -189,19 +188,19 @@ func TestResultsFindTheirAsks(t *testing.T) {
 	require.Empty(t, as.flying)
 }
 
-// An ask may wait for a stream for so long that its account is forgotten, and a request of another rule that shares the
-// counter opens the key's next one. Then it waits for that one's reports.
-func TestAnAskAwaitsTheReportOfItsKeysNextAccount(t *testing.T) {
+// An ask may wait for a stream for long. Its account is not forgotten meanwhile, so a request of another rule that
+// shares the counter uses the same one, and the ask waits for its reports.
+func TestAnAskKeepsItsAccount(t *testing.T) {
 	const later = 100_000_000_000
 	book, windows := account.NewBook(), []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: later}}
 	own, other := &quota.Definition{ID: 1, Windows: windows}, &quota.Definition{ID: 2, Windows: windows}
-	waits := &ask{parts: []lease.Part{lease.ReportPart(book.Open(own, [16]byte{'k'}, 0))}}
+	as := newAskList()
+	as.askForNobody([]lease.Part{lease.ReportPart(book.Open(own, [16]byte{'k'}, 0))})
 	book.Sweep(later, 0)
-	require.True(t, book.IsEmpty())
-	next := book.Open(other, [16]byte{'k'}, later)
-	next.Hold(1)
-	require.False(t, waits.mustWaitToReport())
-	r := next.Reporter()
-	r.Write(&quota.Part{}, later)
-	require.True(t, waits.mustWaitToReport())
+	require.False(t, book.IsEmpty())
+	require.False(t, as.queue[0].mustWaitToReport())
+	acc := book.Open(other, [16]byte{'k'}, later)
+	acc.Claim()
+	acc.Write(&quota.Part{}, later)
+	require.True(t, as.queue[0].mustWaitToReport())
 }

@@ -37,7 +37,7 @@ func (c *Client) queueRefills() {
 	}
 }
 
-// queueReports queues an ask for no units for each account that must be reported, unless a queued ask will report it,
+// queueReports queues an ask for no units for each account that must be reported, unless a queued ask has claimed it,
 // whatever that asks for. Else the queued ask would wait for the answer to this report, and for that to the next one,
 // as long as the account changes in each round trip.
 func (c *Client) queueReports(now int64) {
@@ -45,7 +45,6 @@ func (c *Client) queueReports(now int64) {
 	if !book.HasListed() {
 		return
 	}
-	c.asks.claimReports()
 	c.due = book.Due(c.due[:0], c.roomForReports(), now)
 	for _, acc := range c.due {
 		c.asks.askForNobody([]lease.Part{lease.ReportPart(acc)})
@@ -140,7 +139,9 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.Reporter.Write(&p.Wire, now) // an ask behind this one, for the same account, waits from now on
+		if p.Account != nil {
+			p.Account.Write(&p.Wire, now) // an ask behind this one, for the same account, waits from now on
+		}
 		c.define(p.Definition)
 		message.Parts = append(message.Parts, p.Wire)
 	}
