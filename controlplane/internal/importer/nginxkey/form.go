@@ -37,19 +37,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// Form is a form that a key has for some requests: variables that are parts of them, and a text that is the same for
-// all.
+// Form is a form that a key has for some requests: parts of them, and a text that is the same for all.
 type Form struct {
-	Requests  request.Selection
-	variables []variable
-	Text      string
+	Requests request.Selection
+	parts    []keyPart // one for each variable
+	Text     string
 }
 
 // Parts are the parts of the request in the key, each once.
 func (f Form) Parts() (list []request.Part) {
-	for _, of := range f.variables {
-		if !slices.ContainsFunc(list, of.value.Part.Is) {
-			list = append(list, of.value.Part)
+	for _, p := range f.parts {
+		if !slices.ContainsFunc(list, p.value.Part.Is) {
+			list = append(list, p.value.Part)
 		}
 	}
 	return list
@@ -79,7 +78,7 @@ func (v *Variables) Counted(key string) []Form {
 		unknown.Requests.TurnOff(why)
 		return []Form{unknown}
 	}
-	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.variables) == 0 && f.Text == "" })
+	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.parts) == 0 && f.Text == "" })
 }
 
 // maxForms bounds the forms of a key. Each text and each map on the way to it keeps the bound, as each form has a match
@@ -129,7 +128,7 @@ func only(requests request.Selection, forms []Form) []Form {
 func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
-			f := Form{Requests: a.Requests, variables: slices.Concat(a.variables, b.variables), Text: a.Text + b.Text}
+			f := Form{Requests: a.Requests, parts: slices.Concat(a.parts, b.parts), Text: a.Text + b.Text}
 			f.Requests.NarrowTo(b.Requests)
 			if a.Requests.IsApart(b.Requests) || f.Requests.HasExempt(f.Requests.Match()) {
 				continue
@@ -140,15 +139,15 @@ func joinForms(before, behind []Form) (all []Form) {
 	return all
 }
 
-// variable is a variable of nginx that is a part of the request.
-type variable struct {
+// keyPart is a part of the request, as a variable of nginx has it.
+type keyPart struct {
 	value   request.Value // what a map looks up
 	isBytes bool          // no text of a map is like it
 	comment string        // what a policy counts less by; empty = nothing
 }
 
-// named are the variables with a name of their own.
-var named = map[string]variable{
+// partOf has the variables with a name of their own.
+var partOf = map[string]keyPart{
 	"binary_remote_addr":     {value: request.ClientIP.Value(), isBytes: true},
 	"remote_addr":            {value: request.ClientIP.Value()},
 	"host":                   {value: request.Host.Value()},
@@ -184,35 +183,35 @@ func (v *Variables) formsOfVariable(spelled string) (forms []Form, why request.W
 	if m, isMapped := v.byName[strings.ToLower(spelled)]; isMapped {
 		return v.mapped(m)
 	}
-	found, ok := v.variableNamed(spelled)
+	p, ok := v.partOfVariable(spelled)
 	if !ok {
 		return nil, request.WhyOff("A policy has nothing like nginx' $" + spelled + ".")
 	}
-	f := Form{variables: []variable{found}}
-	if found.comment != "" {
-		f.Requests.Comment(found.comment)
+	f := Form{parts: []keyPart{p}}
+	if p.comment != "" {
+		f.Requests.Comment(p.comment)
 	}
 	return []Form{f}, ""
 }
 
-// variableNamed is the variable that is a part of the request. A query parameter and a cookie keep their spelling, as a
-// policy compares their names by case, unlike nginx.
-func (v *Variables) variableNamed(spelled string) (found variable, ok bool) {
+// partOfVariable is the part of the request that is the value of a variable. A query parameter and a cookie keep their
+// spelling, as a policy compares their names by case, unlike nginx.
+func (v *Variables) partOfVariable(spelled string) (p keyPart, ok bool) {
 	name := strings.ToLower(spelled)
-	found, ok = named[name]
-	if name == "server_name" {
-		found.comment = v.noteOfServerName
+	if p, ok := partOf[name]; ok {
+		if name == "server_name" {
+			p.comment = v.noteOfServerName
+		}
+		return p, true
 	}
 	for prefix, kind := range partsByPrefix {
-		rest, has := strings.CutPrefix(name, prefix)
-		if ok || !has || rest == "" {
-			continue
+		switch rest, has := strings.CutPrefix(name, prefix); {
+		case !has || rest == "":
+		case kind == request.KindHeader:
+			return keyPart{value: request.Header(strings.ReplaceAll(rest, "_", "-"))}, true
+		default:
+			return keyPart{value: request.Part{Kind: kind, Name: spelled[len(prefix):]}.Value()}, true
 		}
-		p := request.Part{Kind: kind, Name: spelled[len(prefix):]}
-		if kind == request.KindHeader {
-			p.Name = strings.ReplaceAll(rest, "_", "-")
-		}
-		return variable{value: p.Value()}, true
 	}
-	return found, ok
+	return keyPart{}, false
 }

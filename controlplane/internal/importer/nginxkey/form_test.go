@@ -16,11 +16,11 @@ import (
 // counted are the forms of a key, with the variables that the blocks make.
 func counted(t *testing.T, blocks, key string) []Form {
 	t.Helper()
-	return made(t, blocks).Counted(key)
+	return variables(t, blocks).Counted(key)
 }
 
-// made are the variables that the blocks make.
-func made(t *testing.T, blocks string) *Variables {
+// variables are those that the blocks make.
+func variables(t *testing.T, blocks string) *Variables {
 	t.Helper()
 	d := draft.New("nginx", "n", policy.ScopeProxy)
 	v := New(d.Findings, "")
@@ -43,7 +43,7 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	isOther.ExemptMatches(isGold.Match(), isStaff.Match())
 	require.Equal(t, []Form{
 		{Requests: isStaff, Text: "all"},
-		{Requests: isOther, variables: []variable{named["binary_remote_addr"]}},
+		{Requests: isOther, parts: []keyPart{partOf["binary_remote_addr"]}},
 	}, forms)
 }
 

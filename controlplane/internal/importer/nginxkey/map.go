@@ -109,20 +109,20 @@ type mappedValue struct {
 
 // valuesFor are the values for a form of the source: one for a text, and those that a part of the request may get.
 func (m *mapping) valuesFor(of Form) (list []mappedValue, why request.WhyOff) {
-	if len(of.variables) == 0 {
+	if len(of.parts) == 0 {
 		text, why := m.lookup(of.Text)
 		return []mappedValue{{text: text}}, why
 	}
-	first := of.variables[0]
+	looksUp := of.parts[0]
 	switch {
-	case len(of.variables) > 1 || of.Text != "":
+	case len(of.parts) > 1 || of.Text != "":
 		return nil, "A map looks up several parts of the request together."
 	case len(m.entries) > maxForms: // each would be compared with each before it
 		return nil, tooManyForms
-	case first.isBytes && len(m.entries) > 0:
+	case looksUp.isBytes && len(m.entries) > 0:
 		return nil, "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
 	}
-	return m.valuesByEntry(first.value), ""
+	return m.valuesByEntry(looksUp.value), ""
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
