@@ -68,11 +68,11 @@ server { limit_req zone=s; location /a { limit_req zone=a; } location ~ x$ { } l
 // The example of readServers: the default server has a host of the other one's, and those that nobody names.
 func TestEachHostHasOneServer(t *testing.T) {
 	require.Equal(t, []string{
-		"d exempt: - {hosts: ['*.example', a.example]}",
-		"w match: {hosts: ['*.example']} exempt: - {hosts: [a.example]}",
+		"d exempt: - {hosts: [a.example, '*.example']}",
 		"d-2 match: {hosts: [a.example]}",
+		"w match: {hosts: ['*.example']} exempt: - {hosts: [a.example]}",
 	}, scoped(t, `
-server { server_name a.example; limit_req zone=d; }
+server { server_name a.example b.test; limit_req zone=d; }
 server { server_name *.example; limit_req zone=w; }`))
 }
 

@@ -24,8 +24,8 @@ type server struct {
 //
 //	servers, as written    byHosts           the scope is for   its winners
 //	default: a.example D   the rest, of D    all hosts          *.example and a.example
-//	*.example W            *.example, of W   *.example          a.example
 //	                       a.example, of D   a.example          none: it is the narrower name
+//	*.example W            *.example, of W   *.example          a.example
 func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]limitSet) []innerScope {
 	if n.refuseTooMany(blocks) {
 		return nil
@@ -96,23 +96,23 @@ func (h hosts) areRest() bool { return len(h.names) == 0 }
 //
 //  1. One server is for the rest (defaultServer).
 //  2. Each name is of one server (claimedNames).
-//  3. The server for the rest needs no scope for its own names, unless one is a host of another server's *.example: no
-//     selection has both that name and all hosts but *.example.
+//  3. The server for the rest needs no scope for its own names, except those that are hosts of another server's
+//     *.example: no selection has both such a name and all hosts but *.example.
 func (n *reader) byHosts(servers []*server) (list []hosts) {
 	ofRest := n.defaultServer(servers)
 	names := n.claimedNames(servers)
+	isInRest := func(name string) bool {
+		isWider := func(s *server) bool { return s != ofRest && areNarrower([]string{name}, names[s]) }
+		return !slices.ContainsFunc(servers, isWider)
+	}
+	names[ofRest] = slices.DeleteFunc(names[ofRest], isInRest)
 	for _, s := range servers {
-		switch {
-		case s == ofRest:
+		if s == ofRest {
 			list = append(list, hosts{server: s})
-		case len(names[s]) > 0:
+		}
+		if len(names[s]) > 0 {
 			list = append(list, hosts{s, names[s]})
 		}
-	}
-	own := hosts{ofRest, names[ofRest]}
-	isWider := func(other hosts) bool { return areNarrower(own.names, other.names) }
-	if slices.ContainsFunc(list, isWider) {
-		list = append(list, own)
 	}
 	return list
 }
