@@ -218,8 +218,9 @@ func (s *scope) hasOnly(m module, limits limitSet) bool {
 	return s.limits[m].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
-// without are the requests that fit none of some scopes. There are none if one of these has all requests of the scope
-// around it, as a location / has.
+// without are the requests that fit none of some scopes: in the example those of the server without /a and ~ x$, and
+// those of /a without ~ x$. There are none if one of the scopes has all requests of the scope around it, as a location
+// / has.
 func without(requests request.Selection, scopes []*scope) (rest request.Selection, hasSome bool) {
 	selections := make([]request.Selection, len(scopes))
 	for i, s := range scopes {
