@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
@@ -98,44 +97,51 @@ const (
 //
 // The tables of routeSends and descriptorsIn say by which rate_limits it sends descriptors for the route.
 func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
-	first := slices.IndexFunc(route.configs, f.isMeantBy)
-	isDisabled := first >= 0 && route.configs[first].Disabled
-	if isDisabled || f.works == whereEnabled && first < 0 {
+	var meant []envoyfile.Config
+	for _, c := range route.configs {
+		if f.isMeantBy(c) {
+			meant = append(meant, c)
+		}
+	}
+	works := f.works != whereEnabled
+	if len(meant) > 0 {
+		works = !meant[0].Disabled
+	}
+	if !works {
 		return envoyfile.Config{}, ofNobody
 	}
-	if i := slices.IndexFunc(route.configs, f.uses); i >= 0 {
-		return route.configs[i], ofRoute
+	hasLimits := func(c envoyfile.Config) bool { return c.IsOf(f.kind.onRoutes) }
+	if i := slices.IndexFunc(meant, hasLimits); i >= 0 { // else they only enable the filter
+		return meant[i], ofRoute
 	}
 	return f.config, ofFilter
 }
 
-// uses reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name. A filter of
-// which the files lack the name, as it may stand alone in its file, uses those of its type under any name.
-func (f *listenerFilter) uses(c envoyfile.Config) bool {
-	isNameless := f.config.Name == ""
-	return c.IsOf(f.kind.onRoutes) && (isNameless || f.config.Name == c.Name)
-}
-
-// isMeantBy reports whether a configuration is for the filter, or enables or disables it. A nameless one is disabled by
-// its usual name.
+// isMeantBy reports whether a route's configuration is for the filter, or enables or disables it: Envoy finds it by the
+// filter's name. For a filter of which the files lack the name, as it may stand alone in its file, it is one of its
+// type under any name, or one of its usual name.
 func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool {
-	return f.uses(c) || c.Name == cmp.Or(f.config.Name, f.kind.usualName)
+	if f.config.Name == "" {
+		return c.IsOf(f.kind.onRoutes) || c.Name == f.kind.usualName
+	}
+	return c.Name == f.config.Name
 }
 
 // noteUnusedConfigs notes the configurations of routes that are for filters of a type, and that the import uses for
 // none of those of the listener.
 func (r *reader) noteUnusedConfigs(filters []*listenerFilter, hosts []*virtualHost) {
 	of := filters[0].kind
+	isMeantForOne := func(c envoyfile.Config) bool {
+		return slices.ContainsFunc(filters, func(f *listenerFilter) bool { return f.isMeantBy(c) })
+	}
 	for _, route := range routesOf(hosts) {
 		for _, c := range route.configs {
-			uses := func(f *listenerFilter) bool { return f.uses(c) }
-			if c.IsOf(of.onRoutes) && !slices.ContainsFunc(filters, uses) {
+			if c.IsOf(of.onRoutes) && !isMeantForOne(c) {
 				r.Note(c.At, "ignored: the listener has no "+of.inNotes+" of the name "+c.Name)
 			}
 		}
 		for _, c := range route.ofClusters {
-			isMeant := func(f *listenerFilter) bool { return f.isMeantBy(c) }
-			if slices.ContainsFunc(filters, isMeant) {
+			if isMeantForOne(c) {
 				r.Note(c.At, "ignored: it is for the "+of.inNotes+" where Envoy chooses this cluster, and no match asks for "+
 					"the cluster. The rules are those of the route.")
 			}
