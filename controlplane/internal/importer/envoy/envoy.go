@@ -19,7 +19,7 @@
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  filtersOf, virtualHosts                         its filters and routes, as above
-//	  configsOf: ownExtents, configFor                where the filter's configuration holds, and where a route's
+//	  configsOf: ownExtents, configFor                where the filter's configuration holds, and a route's (extent.go)
 //	  addConfig                                       the rules of each of these:
 //	    readLimits: readLevels, readBucket            its limits, and how the filter enforces them
 //	    descriptorsIn                                 what it sends: guess, or sendingsOf and descriptorsOf, as above

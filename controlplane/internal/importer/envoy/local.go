@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	localv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
@@ -121,117 +120,6 @@ func (r *reader) addRules(filters []*listenerFilter, hosts []*virtualHost) error
 		}
 	}
 	return nil
-}
-
-// localConfig is a configuration with limits, of a filter or of routes for it. In each of its extents the default
-// bucket is for the requests. Its other limits are for those that send their descriptors: see descriptorsIn.
-type localConfig struct {
-	*localv3.LocalRateLimit
-	config  envoyfile.Config
-	filter  *listenerFilter
-	extents []extent
-}
-
-// extent is where a configuration holds. An example is that of the filter's own configuration beside these routes:
-//
-//	route                              is in routes   requests
-//	/a, with a configuration for it    no             Exempt has /a
-//	/c, with nothing for it            yes            limited
-//	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
-type extent struct {
-	routes   map[*hostRoute]bool
-	requests request.Selection
-}
-
-// extentOf is that of a configuration for one route.
-func extentOf(route *hostRoute) extent {
-	return extent{map[*hostRoute]bool{route: true}, route.selection}
-}
-
-// ownExtents are where the filter's own configuration holds: for all requests but those of routes for which it works by
-// another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
-func (f *listenerFilter) ownExtents(hosts []*virtualHost) (list []extent) {
-	isOther := func(route *hostRoute) bool {
-		_, whose := f.configFor(route)
-		return whose != ofFilter
-	}
-	if f.works == whereEnabled {
-		for _, route := range slices.DeleteFunc(routesOf(hosts), isOther) {
-			list = append(list, extentOf(route))
-		}
-		return list
-	}
-	all := extent{routes: map[*hostRoute]bool{}}
-	for _, h := range hosts {
-		before := slices.DeleteFunc(routesOf(h.narrower), isOther) // those of its own that Envoy looks for before a route
-		for _, route := range h.routes {
-			if isOther(route) {
-				exemptAtLeast(&all.requests, route, before)
-			} else {
-				all.routes[route] = true
-				before = append(before, route)
-			}
-		}
-	}
-	return []extent{all}
-}
-
-// exemptAtLeast exempts all that a route matches, where the route may have fewer requests: the rule then limits fewer
-// than Envoy does, and a comment says why. If it would exempt all requests, the rule is off. The routes before it are
-// those with requests of the rule.
-func exemptAtLeast(s *request.Selection, route *hostRoute, before []*hostRoute) {
-	if len(route.selection.Match()) == 0 {
-		s.TurnOff(request.NoMatch("they are those of routes without a configuration of their own"))
-		return
-	}
-	if route.selection.IsOff() {
-		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
-	}
-	takesSome := func(b *hostRoute) bool { return !b.selection.IsApart(route.selection) }
-	if slices.ContainsFunc(before, takesSome) {
-		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
-	}
-	if len(route.selection.Comments()) > 0 {
-		s.Comment(exemptsMore)
-	}
-	s.ExemptMatches(route.selection.Match())
-}
-
-// configsOf are the configurations that the filters have, and that routes have for them. Routes have the same one where
-// it is that of their virtual host. An example, in which the filter one has the configuration F, and two has G:
-//
-//	route                              one works by   two works by
-//	/a, which has R for one            R              G
-//	/b, which switches one off                        G
-//	/c, which has nothing for either   F              G
-//
-// So F holds for all requests but those of /a and /b, also for those of no route. G holds for all requests, and R for
-// those of /a.
-func (r *reader) configsOf(filters []*listenerFilter, hosts []*virtualHost) (list []*localConfig) {
-	add := func(f *listenerFilter, c envoyfile.Config, where ...extent) {
-		if !hasBuckets(c.Node) {
-			return // it is there for its routes
-		}
-		isIt := func(known *localConfig) bool { return known.filter == f && known.config.Node == c.Node }
-		i := slices.IndexFunc(list, isIt)
-		if i < 0 {
-			i = len(list)
-			message := decode[*localv3.LocalRateLimit](r, c.Node, c.At)
-			list = append(list, &localConfig{LocalRateLimit: message, config: c, filter: f})
-		}
-		list[i].extents = append(list[i].extents, where...)
-	}
-	for _, f := range filters {
-		add(f, f.config, f.ownExtents(hosts)...)
-	}
-	for _, route := range routesOf(hosts) {
-		for _, f := range filters {
-			if c, whose := f.configFor(route); whose == ofRoute {
-				add(f, c, extentOf(route))
-			}
-		}
-	}
-	return list
 }
 
 // addConfig makes the rules of one configuration. When it has those of all extents, it knows which of the limits no
