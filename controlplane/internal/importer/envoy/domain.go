@@ -18,7 +18,7 @@ func (r *reader) whatEnvoySends(
 	domain string, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, *draft.Enforcement, error) {
 	if r.options.Routes == nil {
-		return r.guess(levels), &draft.Enforcement{}, nil
+		return r.guesser.guess(levels), &draft.Enforcement{}, nil
 	}
 	s, err := r.siteOfRoutes(*r.options.Routes, domain)
 	if err != nil {

@@ -69,13 +69,12 @@ func (o Options) RefuseKeys() error {
 	return nil
 }
 
-// reader is what the imports have in common: the draft, the options, and what is to be remembered of what was read.
+// reader is what the imports have in common.
 type reader struct {
 	*draft.Findings // of the draft
 	draft           *draft.Draft
 	options         Options
-	keys            keyParts
-	guessed         guessed
+	guesser         *guesser
 
 	decoded     map[*policy.Node]proto.Message // by decode. A note about an object names the first place that has it
 	descriptors int                            // how many descriptorsOf has made: see maxDescriptors
@@ -85,21 +84,19 @@ type reader struct {
 // as for a file that is no YAML, and for an option. If there are both, the error may follow from the problems, so read
 // returns these.
 func read(d *draft.Draft, o Options, run func(r *reader) error) error {
-	keys, err := newKeyParts(o.Keys)
+	g, err := newGuesser(d.Findings, o.Keys)
 	if err != nil {
 		return err
 	}
-	r := &reader{
-		Findings: d.Findings, draft: d, options: o, keys: keys, guessed: guessed{keys: map[string]bool{}},
-		decoded: map[*policy.Node]proto.Message{},
-	}
-	err = run(r)
-	r.noteGuesses()
+	err = run(&reader{
+		Findings: d.Findings, draft: d, options: o, guesser: g, decoded: map[*policy.Node]proto.Message{},
+	})
+	g.noteParts()
 	err = cmp.Or(d.Err(), err)
 	if err != nil || d.IsEmpty() { // Draft.Finish says that it is
 		return err
 	}
-	return keys.unused(r.guessed)
+	return g.unused()
 }
 
 // decode reads an object as a message of Envoy. It keeps the message, as many routes may have one object from the

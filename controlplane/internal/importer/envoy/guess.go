@@ -7,9 +7,19 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
+
+// guesser guesses what Envoy sends where no rate_limits say it, for all configurations of an import.
+type guesser struct {
+	*draft.Findings
+	given  map[string]request.Value // what --key says that keys stand for
+	hasRun bool                     // else rate_limits say what all keys stand for
+	keys   map[string]bool          // of the levels
+	parts  []string                 // what it guessed of them, for noteParts
+}
 
 // guess lists the descriptors that lead to limits. Without routes it guesses the part of the request from
 // each key. Where Envoy's routes choose a key's value, there is a descriptor for each value. An example:
@@ -24,47 +34,50 @@ import (
 //	guessBelow     for each key of the levels at a depth:
 //	  guessEach    if routes choose its values, a descriptor for each value
 //	  guessWith    adds an entry with the key, and begins again below
-func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
-	r.guessed.hasRun = true
+func (g *guesser) guess(levels []*descriptor.Level) []descriptor.Descriptor {
+	g.hasRun = true
 	isFree := func(l *descriptor.Level) bool { return l.Limit == nil }
-	return r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
+	return g.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
 }
 
-// noteGuesses notes what the import guessed, for all of its configurations at once.
-func (r *reader) noteGuesses() {
-	if len(r.guessed.parts) > 0 {
-		r.NoteImport("Guessed keys, because no routes are given: " + strings.Join(r.guessed.parts, ", ") + ". A request " +
+// noteParts notes what parts of requests it guessed, in one note.
+func (g *guesser) noteParts() {
+	if len(g.parts) > 0 {
+		g.NoteImport("Guessed keys, because no routes are given: " + strings.Join(g.parts, ", ") + ". A request " +
 			"without such a header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
 	}
 }
 
 // guessBelow lists the descriptors that begin as the levels do.
-func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descriptor) (list []descriptor.Descriptor) {
+func (g *guesser) guessBelow(levels []*descriptor.Level, before descriptor.Descriptor) (list []descriptor.Descriptor) {
 	depth := len(before.Entries)
 	byKey := func(p descriptor.Pair) (string, bool) { return p.Key, true }
 	for _, group := range descriptor.Grouped(levels, depth, byKey) {
 		key := group[0].Pairs[depth].Key
 		isOwnValue := !slices.ContainsFunc(group, func(l *descriptor.Level) bool { return l.Pairs[depth].Text() != key })
-		m := r.keys.meaningOf(key, isOwnValue)
-		r.guessed.add(key, m)
+		m := g.meaningOf(key, isOwnValue)
+		g.keys[key] = true
+		if text := key + " = " + m.guess; m.guess != "" && !slices.Contains(g.parts, text) {
+			g.parts = append(g.parts, text)
+		}
 		if m.whyNone != "" {
-			list = append(list, r.guessEach(before, key, m.whyNone, group)...)
+			list = append(list, g.guessEach(before, key, m.whyNone, group)...)
 			continue
 		}
 		if m.value.Part.Kind == request.KindHost {
-			r.NoteImport(hostNote)
+			g.NoteImport(hostNote)
 		}
 		if m.note != "" {
-			r.NoteImport(m.note)
+			g.NoteImport(m.note)
 		}
-		list = append(list, r.guessWith(before, descriptor.FromRequest(key, m.value), group)...)
+		list = append(list, g.guessWith(before, descriptor.FromRequest(key, m.value), group)...)
 	}
 	return list
 }
 
 // guessEach lists the descriptors for each value of a key that stands for no part of the request. Their
 // rules are off. A value that another one takes has none.
-func (r *reader) guessEach(
+func (g *guesser) guessEach(
 	before descriptor.Descriptor, key, why string, levels []*descriptor.Level,
 ) (list []descriptor.Descriptor) {
 	depth := len(before.Entries)
@@ -84,7 +97,7 @@ func (r *reader) guessEach(
 			which = key + ", with a counter for each value"
 		}
 		d.Requests.TurnOff(request.WhyOff("It is for requests for which Envoy sends " + which + ". " + why))
-		list = append(list, r.guessWith(d, descriptor.Fixed(key, value), group)...)
+		list = append(list, g.guessWith(d, descriptor.Fixed(key, value), group)...)
 	}
 	return list
 }
@@ -106,48 +119,31 @@ func isTaken(values []request.Pattern, i int) bool {
 }
 
 // guessWith lists a descriptor with one entry more, if a level ends there, and those that begin so.
-func (r *reader) guessWith(
+func (g *guesser) guessWith(
 	d descriptor.Descriptor, e descriptor.Entry, levels []*descriptor.Level,
 ) (list []descriptor.Descriptor) {
 	d.Entries = append(slices.Clip(d.Entries), e)
 	if slices.ContainsFunc(levels, func(l *descriptor.Level) bool { return len(l.Pairs) == len(d.Entries) }) {
 		list = append(list, d)
 	}
-	return append(list, r.guessBelow(levels, d)...)
+	return append(list, g.guessBelow(levels, d)...)
 }
 
-// guessed is what guess did, for all configurations of an import.
-type guessed struct {
-	hasRun bool            // else rate_limits say what all keys stand for
-	keys   map[string]bool // of the levels
-	parts  []string        // what it guessed of them, for noteGuesses
-}
-
-func (g *guessed) add(key string, m meaning) {
-	g.keys[key] = true
-	if text := key + " = " + m.guess; m.guess != "" && !slices.Contains(g.parts, text) {
-		g.parts = append(g.parts, text)
-	}
-}
-
-// keyParts are the parts of a request that --key says descriptors' keys stand for.
-type keyParts map[string]request.Value
-
-// newKeyParts reads what --key says.
-func newKeyParts(given map[string]string) (keyParts, error) {
-	k := keyParts{}
-	for _, key := range slices.Sorted(maps.Keys(given)) {
-		p, ok := partNamed(given[key])
+// newGuesser reads what --key says.
+func newGuesser(to *draft.Findings, keys map[string]string) (*guesser, error) {
+	g := &guesser{Findings: to, given: map[string]request.Value{}, keys: map[string]bool{}}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		p, ok := partNamed(keys[key])
 		if !ok {
 			return nil, &source.UsageError{
-				Message: "the key " + key + " cannot be " + strconv.Quote(given[key]) + ": it is header:NAME, query:NAME, " +
+				Message: "the key " + key + " cannot be " + strconv.Quote(keys[key]) + ": it is header:NAME, query:NAME, " +
 					"client_ip, path, method or host",
 				Hint: "write one such as --key user=header:x-user-id",
 			}
 		}
-		k[key] = p
+		g.given[key] = p
 	}
-	return k, nil
+	return g, nil
 }
 
 // partNamed is the part that --key names.
@@ -169,8 +165,8 @@ func partNamed(text string) (p request.Value, ok bool) {
 }
 
 // unused is an error about a key of --key that no level has.
-func (k keyParts) unused(g guessed) error {
-	for _, key := range slices.Sorted(maps.Keys(k)) {
+func (g *guesser) unused() error {
+	for _, key := range slices.Sorted(maps.Keys(g.given)) {
 		switch {
 		case g.keys[key]:
 		case !g.hasRun:
@@ -219,8 +215,8 @@ type meaning struct {
 //
 //	{key: user, value: alice}    the header user
 //	{key: slow, value: slow}     none: isOwnValue, and the routes choose that value, as no header slow is slow
-func (k keyParts) meaningOf(key string, isOwnValue bool) meaning {
-	if given, ok := k[key]; ok {
+func (g *guesser) meaningOf(key string, isOwnValue bool) meaning {
+	if given, ok := g.given[key]; ok {
 		return meaning{value: given}
 	}
 	lower := strings.ToLower(key)

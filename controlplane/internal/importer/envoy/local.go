@@ -227,7 +227,7 @@ func (r *reader) descriptorsIn(
 	case len(own) > 0:
 		return r.descriptorsOf([]sending{{own, where.requests}})
 	case len(hosts) == 0:
-		return r.guess(levels), nil
+		return r.guesser.guess(levels), nil
 	}
 	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) {
 		if route.answers || !where.routes[route] {
