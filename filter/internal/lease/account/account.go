@@ -35,16 +35,10 @@ type Account struct {
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
-	sums   quota.Sums // given, held and charged, and what of these the store knows
-	usedNs int64      // when a request last wanted units
-	lapsed uint32     // holds that have lapsed, and are to be settled
-
-	// How far its report is: see report.go.
-	claims        uint32 // by queued asks
-	firstUnderWay uint64 // the number of the first report that is under way, 0 if none is
-	repeatNs      int64  // when the newest report must be repeated, if the worker holds something and nothing changes
-	askedBefore   uint32 // by the parts of the ask whose reports are under way: its next one counts these units as held
-	isListed      bool   // for Book.Due
+	sums      quota.Sums // given, held and charged, and what of these the store knows
+	reporting            // how the service hears of it
+	usedNs    int64      // when a request last wanted units
+	lapsed    uint32     // holds that have lapsed, and are to be settled
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
 	block      *Block            // that the key is blocked; nil if it was not found blocked

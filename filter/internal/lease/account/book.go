@@ -88,10 +88,14 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	return due
 }
 
-// ReportAll has all that is held reported anew: the stream has ended.
+// ReportAll has all that is held reported on another stream, also what has not changed: the service, or its store, may
+// have lost what it has heard.
 func (b *Book) ReportAll() {
 	for _, acc := range b.byName {
-		acc.reportAnew()
+		if !acc.sums.Idle() {
+			acc.repeatNs = 0
+			acc.list()
+		}
 	}
 }
 
@@ -150,8 +154,8 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 			renumbered[acc.Definition] = d
 		}
 		acc.book, acc.Definition = b, d
-		acc.claims, acc.isListed = 0, false // these were of old, and of asks that ended with it
-		acc.reportAnew()
+		acc.reporting = reporting{} // of old, and of asks that have ended with it
+		acc.list()
 		b.byName[name] = acc
 	}
 	clear(old.byName)

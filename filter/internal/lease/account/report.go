@@ -5,7 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// How an account is reported:
+// reporting is how far the reports of an account are. Their life:
 //
 //	          list           Due, Claim            Write
 //	quiet -----------> listed ----------> claimed -------> under way
@@ -15,7 +15,7 @@ import (
 //	listed     It may have to be reported. An ask for no units is queued for each account that Book.Due returns.
 //	claimed    A queued ask will report it: such an ask, or one by which requests ask for its units. There may be more.
 //	under way  An ask was sent with the report. What changes meanwhile is reported after it. The next ask may have
-//	           claimed the account already.
+//	           claimed the account already, and waits.
 //
 // While it is claimed or under way, nothing lists it, and Due takes it off the list. What ends that lists it:
 //
@@ -23,6 +23,13 @@ import (
 //	End      the report has an answer
 //	Repeat   the report may be lost
 //	GiveUp   the service takes no reports now: Sweep lists the account within a second
+type reporting struct {
+	firstUnderWay uint64 // the number of the first report that is under way, 0 if none is
+	askedBefore   uint32 // by the parts of the ask whose reports are under way: its next one counts these units as held
+	claims        uint32 // by queued asks
+	repeatNs      int64  // when what is held must be reported, if nothing changes
+	isListed      bool   // for Book.Due
+}
 
 // hasAsk reports whether the account is claimed or under way.
 func (acc *Account) hasAsk() bool { return acc.claims > 0 || acc.IsUnderWay() }
@@ -35,22 +42,12 @@ func (acc *Account) list() {
 	}
 }
 
-// mustReport reports whether an ask must be queued to report the account. If it is silent, Sweep lists it again later.
+// mustReport reports whether an ask must be queued to report the account. If its key is silent, Sweep lists it later.
 func (acc *Account) mustReport(now int64) bool {
 	if acc.hasAsk() || acc.SilentUntilNs > now || acc.sums.Idle() {
 		return false
 	}
 	return acc.sums.Changed() || now >= acc.repeatNs // what is held is repeated if nothing changes
-}
-
-// reportAnew has the account reported on another stream, unless it is idle: no report is under way any more, and the
-// service, or its store, may have lost what it has heard.
-func (acc *Account) reportAnew() {
-	acc.firstUnderWay = 0
-	if !acc.sums.Idle() {
-		acc.repeatNs = 0
-		acc.list()
-	}
 }
 
 // Claim leaves the account to an ask that is queued.
@@ -116,7 +113,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	mayGive = !g.Failed
 	if number == acc.sums.NewestReport() {
 		mayGive = mayGive && g.Noted
-		acc.endReports(g, now)
+		acc.endNewest(g, now)
 	}
 	if mayGive {
 		acc.sums.AddGiven(g.Units)
@@ -124,8 +121,8 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	return mayGive
 }
 
-// endReports ends all reports of an ask, by what the service has granted for the newest one.
-func (acc *Account) endReports(g *quota.Grant, now int64) {
+// endNewest ends all reports of an ask, by what the service has granted for the newest one.
+func (acc *Account) endNewest(g *quota.Grant, now int64) {
 	acc.firstUnderWay = 0
 	if g.Noted {
 		acc.sums.NoteGrant(acc.sums.NewestReport(), g.Units)
