@@ -34,27 +34,18 @@ func (d *Descriptor) makeRule(l *leaf, all []*leaf, enforced draft.Enforcement) 
 			"cannot be told from those of " + l.mixed.level.Name() + "."))
 	}
 	conditions := placeAll(l.conditions, &t.Requests)
-	for _, before := range all[:slices.Index(all, l)] {
-		if before.apart(l) { // it has none of the rule's requests
-			continue
-		}
-		o, why := overrideFor(before, conditions)
+	addOverrides := func(list []draft.Override, why request.WhyOff) {
+		t.Overrides = append(t.Overrides, list...)
 		if why != "" {
 			t.Requests.TurnOff(why)
-			continue
-		}
-		if before.inRuleOf == l { // else its requests are unlimited here: they have another rule, or no limit
-			o.Limit = before.level.Limit
-		}
-		t.Overrides = append(t.Overrides, o)
-	}
-	if slices.ContainsFunc(conditions, placed.isUnmatched) {
-		if selected, why := selectUnmatched(conditions, t.Limit); why == "" {
-			t.Overrides = append(t.Overrides, selected...)
-		} else {
-			t.Requests.TurnOff(why)
 		}
 	}
+	for _, before := range all[:slices.Index(all, l)] {
+		if !before.apart(l) { // else it has none of the rule's requests
+			addOverrides(overrideFor(before, l, conditions))
+		}
+	}
+	addOverrides(selectUnmatched(conditions, t.Limit))
 	for _, p := range conditions {
 		if p.inKey {
 			t.Key = append(t.Key, p.value.Part)
@@ -84,9 +75,9 @@ func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
 func placeAll(list []condition, requests *request.Selection) (all []placed) {
 	for _, c := range list {
 		p := placed{condition: c, inMatch: c.addTo(requests)}
-		isOneText := c.pattern.Kind() == request.Exactly // which needs no counter of its own
-		p.inKey = !c.shared && (!isOneText || !p.inMatch)
-		if c.shared && !p.inMatch {
+		isOneText := c.Pattern.Kind() == request.Exactly // which needs no counter of its own
+		p.inKey = !c.Shared && (!isOneText || !p.inMatch)
+		if c.Shared && !p.inMatch {
 			requests.TurnOff(request.WhyOff(c.sharing() + ", and no match can select them."))
 		}
 		all = append(all, p)
@@ -97,7 +88,7 @@ func placeAll(list []condition, requests *request.Selection) (all []placed) {
 // addTo adds the condition to the match of some requests. It is not ok, and adds nothing, if no match can ask for the
 // condition, or if theirs asks for other values of the part. It adds no comment, as AsOverride has none.
 func (c condition) addTo(requests *request.Selection) (ok bool) {
-	fitting := c.value.Fitting(c.pattern)
+	fitting := c.value.Fitting(c.Pattern)
 	asked := fitting.Match().Of(c.value.Part)
 	has := requests.Match().Of(c.value.Part)
 	switch {
@@ -111,47 +102,55 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 	return true
 }
 
-// overrideFor is an override for the requests of an earlier leaf, without a limit, or why there is none. It tells them
-// from others of the rule by the parts of the key. For a part that is not in the key:
+// overrideFor has an override for the requests of a leaf before that of the rule, or why there is none. They have the
+// leaf's limit if that is where it belongs, and are unlimited else: they have a rule of their own, or no limit. An
+// override tells them from others of the rule by the parts of the key. For a part that is not in the key:
 //
 //	the rule's condition   the earlier leaf's   an override
 //	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func overrideFor(e *leaf, all []placed) (o draft.Override, why request.WhyOff) {
-	for i, p := range all {
-		earlier := e.conditions[i]
+func overrideFor(before, ofRule *leaf, conditions []placed) (list []draft.Override, why request.WhyOff) {
+	var o draft.Override
+	if before.inRuleOf == ofRule {
+		o.Limit = before.level.Limit
+	}
+	for i, p := range conditions {
+		earlier := before.conditions[i]
 		text, why := earlier.inOverride()
 		switch {
-		case !p.inKey && p.pattern.Within(earlier.pattern): // it need not tell
+		case !p.inKey && p.Pattern.Within(earlier.Pattern): // it need not tell
 		case !p.inKey:
-			return o, request.WhyOff(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
-				"rule: exempt those requests by hand.")
+			return nil, request.WhyOff(p.sharing() + ", apart from " + before.level.Name() + ". The import does not write " +
+				"such a rule: exempt those requests by hand.")
 		case why != "":
-			return o, request.WhyOff("It should leave out the requests of "+e.level.Name()+". ") + why
+			return nil, request.WhyOff("It should leave out the requests of "+before.level.Name()+". ") + why
 		default:
 			o.Patterns = append(o.Patterns, text)
 		}
 	}
-	return o, ""
+	return []draft.Override{o}, ""
 }
 
 // sharing begins a sentence about values that have one counter.
 func (c condition) sharing() string {
-	return "The values of " + c.value.Part.String() + " that fit " + c.pattern.Text() + " share one counter there"
+	return "The values of " + c.value.Part.String() + " that fit " + c.Pattern.Text() + " share one counter there"
 }
 
-// selectUnmatched selects the values that are in the key alone, or says why no override can. One override gives them
-// the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter, so the limit of the
-// user alice in one becomes:
+// selectUnmatched selects the values that are in the key alone, if there are any, or says why no override can. One
+// override gives them the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter,
+// so the limit of the user alice in one becomes:
 //
 //	key: [{query: user}]
 //	overrides:
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
-func selectUnmatched(all []placed, limit *draft.Limit) (list []draft.Override, why request.WhyOff) {
+func selectUnmatched(conditions []placed, limit *draft.Limit) (list []draft.Override, why request.WhyOff) {
+	if !slices.ContainsFunc(conditions, placed.isUnmatched) {
+		return nil, ""
+	}
 	var limited, others []string
-	for _, p := range all {
+	for _, p := range conditions {
 		if !p.inKey {
 			continue
 		}

@@ -24,11 +24,10 @@ type leaf struct {
 	inRuleOf *leaf // a wider one behind it, of whose rule it becomes an override; nil = it has a rule of its own
 }
 
-// condition is a value of the request and the pattern that it fits.
+// condition is a value of the request and the pair that it fits.
 type condition struct {
-	value   request.Value
-	pattern request.Pattern
-	shared  bool // all that fits counts together
+	value request.Value
+	Pair
 }
 
 // within reports whether every request that meets the conditions of the leaf meets those of another one of the
@@ -38,7 +37,7 @@ type condition struct {
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (l *leaf) within(other *leaf) bool {
 	for i, c := range l.conditions {
-		if !c.pattern.Within(other.conditions[i].pattern) {
+		if !c.Pattern.Within(other.conditions[i].Pattern) {
 			return false
 		}
 	}
@@ -49,7 +48,7 @@ func (l *leaf) within(other *leaf) bool {
 // say false where it is so.
 func (l *leaf) apart(other *leaf) bool {
 	for i, c := range l.conditions {
-		if c.pattern.Apart(other.conditions[i].pattern) {
+		if c.Pattern.Apart(other.conditions[i].Pattern) {
 			return true
 		}
 	}
@@ -167,7 +166,7 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, ok bool) {
 			return nil, false
 		}
 		if e.kind == fromRequest {
-			end.conditions = append(end.conditions, condition{e.value, has.Pattern, has.Shared})
+			end.conditions = append(end.conditions, condition{e.value, has})
 		}
 	}
 	return end, true
