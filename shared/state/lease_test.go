@@ -162,7 +162,7 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 7, 3, 100)
 	found := readLease(t, more, "k", leaseNow)
 	require.EqualValues(t, 5, found.Left(leaseNow))
-	require.Equal(t, []leased.Standing{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
+	require.Equal(t, []leased.Standing{{Used: 1, ResetNs: 2}}, found.Standings)
 }
 
 // Neither another key nor other windows find the units of a record that has their hash.

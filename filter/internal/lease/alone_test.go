@@ -85,6 +85,19 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	}
 }
 
+// The service has said nothing of a key yet. What the proxy has written of it meanwhile tells no client how it stands.
+func TestOfAKeyThatWasOnlyAdmittedInSilenceNothingIsKnown(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"cost":{"header":"v","min":0},"on_unavailable":"local"}`)
+	w.engine.Leases.Service.Silent = true
+	w.proxy.With("u", "a", "v", "1")
+	require.True(t, w.engine.Decide().Allowed)
+	w.proxy.With("u", "a", "v", "0")
+	v := w.engine.Decide()
+	require.True(t, v.Allowed)
+	_, known := v.Subjects[0].View()
+	require.False(t, known)
+}
+
 // When the service answers again, it counts once what was admitted in silence, however many asks read in the lease
 // that it must: one of them says it.
 func TestWhatWasAdmittedInSilenceIsCountedOnce(t *testing.T) {

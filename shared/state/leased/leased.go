@@ -42,7 +42,7 @@ type Lease struct {
 
 	RefillUntilNs int64      // until when an ask for units ahead of need may be under way
 	SilentUntilNs int64      // until when the service cannot reach the key
-	Standings     []Standing // as the service last said
+	Standings     []Standing // as the service last said; fewer than the rule has windows, if it has not said all
 }
 
 // GrantID says which grant of the service. Grants of a broken service may have no numbers, so a grant's end is part of
@@ -335,11 +335,16 @@ func (l *Lease) Decode(b []byte) {
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[offStandings:]; len(b) >= standingBytes; b = b[standingBytes:] {
-		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
+		st := Standing{le.Uint32(b), int64(le.Uint64(b[4:]))}
+		if st.ResetNs == 0 {
+			break // the service has not told it: one that it tells resets after it has come
+		}
+		l.Standings = append(l.Standings, st)
 	}
 }
 
-// Encode writes the lease, which is of that identity. Windows without a standing get an empty one.
+// Encode writes the lease, which is of that identity. Windows without a standing get an empty one, which Decode leaves
+// out.
 func (l *Lease) Encode(b []byte, identity uint64) {
 	le.PutUint64(b, identity)
 	for i := range l.Grants {
