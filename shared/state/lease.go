@@ -15,7 +15,7 @@ import (
 // it last.
 //
 //	Read, ReadHashed, Reread  the page is loaded, and the key's record is decoded into LeaseEntry.Lease
-//	                          (none: an empty Lease; FromFuture: as if none)
+//	                          (if there is none, an empty Lease)
 //	the caller                changes LeaseEntry.Lease: Spend, Put, ...
 //	Write                     the lease is encoded into its slot, a free one, or that of another record (makeRoom,
 //	                          Replaced), and the page is written in one compare-and-swap
@@ -56,11 +56,7 @@ type LeaseEntry struct {
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
-	// FromFuture says that the record was written long after NowNs and was not decoded: it is of
-	// an earlier start of the clock, or the worker has stood still since it read its own.
-	FromFuture bool
-
-	// NowNs is the monotonic clock of the last read.
+	// NowNs is the monotonic clock of the last read: that of its caller, or a later one. See Reread.
 	NowNs int64
 
 	loadedPage     // of the key
@@ -97,13 +93,14 @@ func (l *Leases) ReadHashed(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) St
 	return l.Reread(e, wallNs, nowNs)
 }
 
-// Reread is Read of the same key as before. If it fails, the lease is empty.
+// Reread is Read of the same key as before. If it fails, the lease is empty. A record that was written long after nowNs
+// is read by the clock as it is then: the worker may have stood still since it read it. If it still is, it is of an
+// earlier start of the clock, and counts as none.
 func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	t := l.table
 	e.NowNs = nowNs
 	e.Replaced = 0
 	e.WrittenNs = 0
-	e.FromFuture = false
 	e.Lease = leased.Lease{Standings: e.Standings[:0]}
 	if status := t.load(&e.loadedPage, e.key.hash, wallNs); status != OK {
 		return status
@@ -113,13 +110,15 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 		return OK
 	}
 	written := e.page.Time(e.slot)
-	if isOfEarlierStart(written, nowNs) {
-		e.FromFuture = true
+	if isOfEarlierStart(written, e.NowNs) {
+		e.NowNs = t.parent.store.Monotonic()
+	}
+	if isOfEarlierStart(written, e.NowNs) {
 		return OK
 	}
 	b := e.page.Lease(e.slot)
 	if leased.Identity(b) != e.key.identity { // another key of that hash, or other windows: Write takes the slot
-		e.Replaced = leftOf(b, nowNs)
+		e.Replaced = leftOf(b, e.NowNs)
 		return OK
 	}
 	e.WrittenNs = written

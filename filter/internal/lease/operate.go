@@ -8,8 +8,7 @@ import (
 )
 
 // What operators see: the operation "leased" on counters (Operate), and the lease in an explanation (LeaseOf). Both
-// leave and find what they know in the subject, as Check does: there Usage finds it, too. A lease that is FromFuture
-// has nothing then: an operator asks again.
+// leave and find what they know in the subject, as Check does: there Usage finds it, too.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is silent, the subject has
 // what this proxy has counted by itself.

@@ -182,10 +182,7 @@ func (wg *watchedGrant) takeFrom(
 	e *state.LeaseEntry, now, latestNs int64, canGoBack bool,
 ) (units uint32, visitNs int64) {
 	left := e.LeftOf(wg.grant)
-	switch {
-	case left == nil && e.FromFuture: // a later tick can read it
-		return 0, now + maxVisitNs
-	case left == nil:
+	if left == nil {
 		return 0, 0
 	}
 	leaveNs := left.EndNs

@@ -236,24 +236,13 @@ func (src *Source) readLease(s *decide.Subject, c *allot.Carried) (ok bool) {
 		c.LeaseMemory = new(state.LeaseEntry)
 	}
 	e := c.LeaseMemory
-	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
-	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
+	if src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs) != state.OK {
 		return false
 	}
 	c.Lease = e
-	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
+	q.MonotonicNs = e.NowNs
 	q.Standings = e.Standings
 	return true
-}
-
-// rereadIfFromFuture reads the clock and a lease once more, if the lease was written long after the clock was read: the
-// worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
-// lease counts as none. It returns the status of the last read.
-func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
-	if read == state.OK && e.FromFuture {
-		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
-	}
-	return read
 }
 
 // A lease is written in two ways:
@@ -276,8 +265,7 @@ func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) b
 	src := at.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
-		read := src.table.ReadHashed(e, at.key, wallNs, now)
-		if src.rereadIfFromFuture(e, read, wallNs) != state.OK || !changed(e) {
+		if src.table.ReadHashed(e, at.key, wallNs, now) != state.OK || !changed(e) {
 			return nil
 		}
 		switch src.write(e) {
