@@ -75,7 +75,7 @@ func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
 func placeAll(list []condition, requests *request.Selection) (all []placed) {
 	for _, c := range list {
 		p := placed{condition: c, inMatch: c.addTo(requests)}
-		isOneText := c.Pattern.Kind() == request.Exactly // which needs no counter of its own
+		isOneText := c.Kind() == request.Exactly // which needs no counter of its own
 		p.inKey = !c.Shared && (!isOneText || !p.inMatch)
 		if c.Shared && !p.inMatch {
 			requests.TurnOff(request.WhyOff(c.sharing() + ", and no match can select them."))
@@ -119,7 +119,7 @@ func overrideFor(before, ofRule *leaf, conditions []placed) (list []draft.Overri
 		earlier := before.conditions[i]
 		text, why := earlier.inOverride()
 		switch {
-		case !p.inKey && p.Pattern.Within(earlier.Pattern): // it need not tell
+		case !p.inKey && p.Within(earlier.Pattern): // it need not tell
 		case !p.inKey:
 			return nil, request.WhyOff(p.sharing() + ", apart from " + before.level.Name() + ". The import does not write " +
 				"such a rule: exempt those requests by hand.")
@@ -134,7 +134,7 @@ func overrideFor(before, ofRule *leaf, conditions []placed) (list []draft.Overri
 
 // sharing begins a sentence about values that have one counter.
 func (c condition) sharing() string {
-	return "The values of " + c.value.Part.String() + " that fit " + c.Pattern.Text() + " share one counter there"
+	return "The values of " + c.value.Part.String() + " that fit " + c.Text() + " share one counter there"
 }
 
 // selectUnmatched selects the values that are in the key alone, if there are any, or says why no override can. One

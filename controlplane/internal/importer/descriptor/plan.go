@@ -89,7 +89,7 @@ func findOverrides(leaves []*leaf) {
 
 // isOneText reports whether each value must be one text: then no other leaf is within this one.
 func (l *leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.Pattern.Kind() != request.Exactly })
+	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.Kind() != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -112,7 +112,7 @@ func (c condition) inOverride() (text string, why request.WhyOff) {
 	case ok:
 		return text, ""
 	case c.value.Part.Kind == request.KindHost:
-		return "", request.WhyOff("Hosts are compared without their port, and cannot say " + c.Pattern.Text() + ".")
+		return "", request.WhyOff("Hosts are compared without their port, and cannot say " + c.Text() + ".")
 	}
-	return "", request.WhyOff("Paths are compared without the query, and cannot say " + c.Pattern.Text() + ".")
+	return "", request.WhyOff("Paths are compared without the query, and cannot say " + c.Text() + ".")
 }

@@ -37,7 +37,7 @@ type condition struct {
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (l *leaf) within(other *leaf) bool {
 	for i, c := range l.conditions {
-		if !c.Pattern.Within(other.conditions[i].Pattern) {
+		if !c.Within(other.conditions[i].Pattern) {
 			return false
 		}
 	}
@@ -48,7 +48,7 @@ func (l *leaf) within(other *leaf) bool {
 // say false where it is so.
 func (l *leaf) apart(other *leaf) bool {
 	for i, c := range l.conditions {
-		if c.Pattern.Apart(other.conditions[i].Pattern) {
+		if c.Apart(other.conditions[i].Pattern) {
 			return true
 		}
 	}
