@@ -81,7 +81,7 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 			r.NoteImport("The host " + d + " is compared without its port here.")
 		}
 	}
-	return request.ToHosts(names, func(i int) string { return "the host is " + domains[i] })
+	return request.ToHosts(names)
 }
 
 // exemptOthers exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that fits.

@@ -253,7 +253,7 @@ func isHostBelow(host, wider string) bool {
 // condition.
 func requestsTo(hosts []string, paths ...writtenPath) (s request.Selection) {
 	if !slices.Contains(hosts, allOthers) { // each is a name, else the import fails: see pathsOf
-		s = request.ToHosts(hosts, func(i int) string { return "the host is " + hosts[i] })
+		s = request.ToHosts(hosts)
 	}
 	if !slices.Contains(paths, anyPath) {
 		s.Require(request.FullPath.Value(), spelledOut(paths)...)

@@ -182,9 +182,7 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 // requests from these hosts, and these take requests from the others.
 func (h hosts) selection(beside []hosts) (s request.Selection) {
 	if !h.areRest() {
-		s = request.ToHosts(h.names, func(i int) string {
-			return "a policy has hosts such as a.example and *.a.example, not " + h.names[i]
-		})
+		s = request.ToHosts(h.names)
 	}
 	for _, other := range beside {
 		if h.takesFrom(other) && other.takesFrom(h) { // an exempt of either would have the requests of both

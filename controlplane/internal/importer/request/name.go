@@ -23,14 +23,13 @@ func HostPattern(name string) (p Pattern, ok bool) {
 	return p, HasOnly(strings.ToLower(host), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && host[0] != '.'
 }
 
-// ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
-// match has them: condition makes that which no match can say, of the name's index.
-func ToHosts(names []string, condition func(i int) string) (s Selection) {
+// ToHosts are the requests to the hosts of some names. If a match cannot have one of them, WhyOff says so.
+func ToHosts(names []string) (s Selection) {
 	var list []Pattern
-	for i, name := range names {
+	for _, name := range names {
 		p, ok := HostPattern(name)
 		if !ok {
-			s.TurnOff(NoMatch(condition(i)))
+			s.TurnOff(NoMatch("a policy has hosts such as a.example and *.a.example, not " + name))
 		}
 		list = append(list, p)
 	}
