@@ -108,46 +108,21 @@ func (r *reader) sendings(f domainFilter, hosts []*virtualHost) []sending {
 	if len(hosts) == 0 { // they are not in the files
 		return []sending{{rateLimits: f.rateLimits}}
 	}
-	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) { return r.routeSends(f, route) }
-	hostSends := func(h *virtualHost) []rateLimit {
-		if len(f.rateLimits) > 0 {
-			return f.rateLimits
-		}
-		return r.withStage(f.message.GetStage(), h.rateLimits)
-	}
-	return sendingsOf(hosts, routeSends, hostSends)
+	settingsFor := func(route *hostRoute) (routeSettings, bool) { return r.settingsFor(f, route) }
+	return r.sendingsOf(sender{f.rateLimits, f.message.GetStage(), settingsFor}, hosts)
 }
 
-// routeSends are the rate_limits by which the filter sends for one route, and whether the route shares what it sends
-// for the host: its own rate_limits, or else those of the host. The first row that holds counts:
-//
-//	a route                                                 own               shares
-//	where the filter does not work: configFor is ofNobody   none              no
-//	whose configuration is for another domain               none              no
-//	that answers by itself                                  none              no
-//	whose configuration for the filter has rate_limits      these             no
-//	others, if the filter's own configuration has           none              yes
-//	others                                                  the route's own   if addsHost
-func (r *reader) routeSends(f domainFilter, route *hostRoute) (own []rateLimit, shares bool) {
+// settingsFor are what the filter's configuration for a route says. It does not work for the route if configFor is
+// ofNobody, or if the configuration is for another domain.
+func (r *reader) settingsFor(f domainFilter, route *hostRoute) (s routeSettings, works bool) {
 	c, whose := f.filter.configFor(route)
-	if whose == ofNobody {
-		return nil, false
+	if whose != ofRoute {
+		return routeSettings{}, whose == ofFilter
 	}
-	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
-	if whose == ofRoute {
-		config = decode[*ratelimitv3.RateLimitPerRoute](r, c.Node, c.At)
+	config := decode[*ratelimitv3.RateLimitPerRoute](r, c.Node, c.At)
+	if other := config.GetDomain(); other != "" && other != f.domain {
+		r.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+other)
+		return routeSettings{}, false
 	}
-	switch {
-	case config.GetDomain() != "" && config.GetDomain() != f.domain:
-		r.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return nil, false
-	case route.answers:
-		return nil, false
-	case len(config.GetRateLimits()) > 0:
-		return r.readRateLimits(c.Node, c.At), false
-	case len(f.rateLimits) > 0:
-		return nil, true
-	}
-	vhost := vhostRateLimits(config.GetVhRateLimits())
-	return r.withStage(f.message.GetStage(), route.rateLimits), vhost.addsHost(route)
+	return routeSettings{r.readRateLimits(c.Node, c.At), vhostRateLimits(config.GetVhRateLimits())}, true
 }

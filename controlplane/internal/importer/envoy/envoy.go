@@ -12,8 +12,8 @@
 //	    filtersOf, filterOfDomain                     its filter (filter.go)
 //	    readDomainFilter: readEnforcement             how that enforces the answers (enforcement.go)
 //	    virtualHosts                                  its routes (routes.go), and whose requests they take (matcher.go)
-//	    sendings: sendingsOf                          by which rate_limits it sends, for which requests (ratelimits.go):
-//	      routeSends: configFor                       those of a route, by the configuration for it
+//	    sendings: sendingsOf, routeSends              by which rate_limits it sends, for which requests (ratelimits.go)
+//	      settingsFor: configFor                      what the configuration for a route says of that
 //	    descriptorsOf: readRateLimit, readWays        what it sends by them (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //

@@ -95,7 +95,7 @@ const (
 //	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
 //	/d, with {two: its configuration}       ofFilter                  ofNobody
 //
-// The tables of routeSends and descriptorsIn say by which rate_limits it sends descriptors for the route.
+// The table of routeSends says by which rate_limits it sends descriptors for the route.
 func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
 	var meant []envoyfile.Config
 	for _, c := range route.configs {

@@ -218,7 +218,7 @@ func (r *reader) noteForgotten(c *localConfig) {
 //
 //	a configuration with rate_limits   these, for all of the requests
 //	no route is in the files           a guess
-//	others                             those of each of the routes, and those of its host if addsHost
+//	others                             those of the routes and their hosts, by the table of routeSends
 func (r *reader) descriptorsIn(
 	c *localConfig, where extent, levels []*descriptor.Level, hosts []*virtualHost,
 ) ([]descriptor.Descriptor, error) {
@@ -229,15 +229,10 @@ func (r *reader) descriptorsIn(
 	case len(hosts) == 0:
 		return r.guesser.guess(levels), nil
 	}
-	routeSends := func(route *hostRoute) (own []rateLimit, shares bool) {
-		if route.answers || !where.routes[route] {
-			return nil, false
-		}
-		vhost := vhostRateLimits(c.GetVhRateLimits())
-		return r.withStage(c.GetStage(), route.rateLimits), vhost.addsHost(route)
+	settingsFor := func(route *hostRoute) (routeSettings, bool) {
+		return routeSettings{vhost: vhostRateLimits(c.GetVhRateLimits())}, where.routes[route]
 	}
-	hostSends := func(h *virtualHost) []rateLimit { return r.withStage(c.GetStage(), h.rateLimits) }
-	return r.descriptorsOf(sendingsOf(hosts, routeSends, hostSends))
+	return r.descriptorsOf(r.sendingsOf(sender{stage: c.GetStage(), settingsFor: settingsFor}, hosts))
 }
 
 // readBucket reads a token bucket; nil if there is none.

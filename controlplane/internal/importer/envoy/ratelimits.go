@@ -19,18 +19,26 @@ type sending struct {
 	requests   request.Selection
 }
 
-// sendingsOf lists what a filter sends for the routes of hosts. By routeSends it sends for one route, and by hostSends
-// for all routes of a host that share these. If all its routes do, and take all requests of the host, it is for these.
-// For requests of no route the filter sends nothing.
-func sendingsOf(
-	hosts []*virtualHost,
-	routeSends func(route *hostRoute) (own []rateLimit, shares bool),
-	hostSends func(h *virtualHost) []rateLimit,
-) (list []sending) {
+// sender is a filter that sends descriptors, with what it reads for that.
+type sender struct {
+	rateLimits  []rateLimit // of its own configuration: it sends by these, and not by those of routes and hosts
+	stage       uint32      // of the rate_limits of routes and hosts
+	settingsFor func(route *hostRoute) (s routeSettings, works bool)
+}
+
+// routeSettings are what a filter's configuration for a route says.
+type routeSettings struct {
+	rateLimits []rateLimit // by which it sends alone
+	vhost      vhostRateLimits
+}
+
+// sendingsOf lists what a filter sends for the routes of hosts. If all routes of a host share what it sends for the
+// host, and take all its requests, it is for these. For requests of no route the filter sends nothing.
+func (r *reader) sendingsOf(f sender, hosts []*virtualHost) (list []sending) {
 	for _, h := range hosts {
 		var sharing []request.Selection
 		for _, route := range h.routes {
-			own, shares := routeSends(route)
+			own, shares := r.routeSends(f, route)
 			list = append(list, sending{own, route.selection})
 			if shares {
 				sharing = append(sharing, route.selection)
@@ -39,15 +47,43 @@ func sendingsOf(
 		if len(sharing) == 0 {
 			continue
 		}
+		shared := f.rateLimits
+		if shared == nil {
+			shared = r.withStage(f.stage, h.rateLimits)
+		}
 		if h.takesAll && len(sharing) == len(h.routes) {
 			sharing = []request.Selection{h.selection}
 		}
-		shared := hostSends(h)
 		for _, requests := range sharing {
 			list = append(list, sending{shared, requests})
 		}
 	}
 	return list
+}
+
+// routeSends are the rate_limits by which a filter sends for one route, and whether it sends for the route too by those
+// that the routes of the host share. The first row that holds counts:
+//
+//	a route                                               own               shares
+//	that answers by itself                                none              no
+//	where the filter does not work                        none              no
+//	whose configuration for the filter has rate_limits    these             no
+//	others, if the filter's own configuration has         none              those of the filter
+//	others                                                the route's own   those of the host, if addsHost
+func (r *reader) routeSends(f sender, route *hostRoute) (own []rateLimit, shares bool) {
+	if route.answers {
+		return nil, false
+	}
+	settings, works := f.settingsFor(route)
+	switch {
+	case !works:
+		return nil, false
+	case settings.rateLimits != nil:
+		return settings.rateLimits, false
+	case f.rateLimits != nil:
+		return nil, true
+	}
+	return r.withStage(f.stage, route.rateLimits), settings.vhost.addsHost(route)
 }
 
 // vhostRateLimits is Envoy's vh_rate_limits: whether the rate_limits of the virtual host count for a route as
