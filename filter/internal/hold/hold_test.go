@@ -37,16 +37,22 @@ func (p *purse) Settle(_ *Hold, cost uint32, _ int64) Settlement {
 func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
 
 // account is one whose service holds units for 100 ns.
-type account struct{ held, charged uint32 }
+type account struct{ held, charged, lapsed uint32 }
 
 func (a *account) Settle(units, cost uint32) {
 	a.held -= units
 	a.charged += cost
 }
 
-func (a *account) Lapse(units uint32) { a.Settle(units, units) }
+func (a *account) Lapse(units uint32) {
+	a.lapsed += units
+	a.Settle(units, units)
+}
 
-func (a *account) SettleLapsed(beyond uint32) { a.Settle(0, beyond) }
+func (a *account) SettleLapsed(beyond uint32) {
+	a.lapsed = 0
+	a.Settle(0, beyond)
+}
 
 func (*account) HoldNs() int64 { return 100 }
 
@@ -148,10 +154,10 @@ func TestAHoldInAnAccount(t *testing.T) {
 			h.Account, h.EndNs = acc, ends
 			for range 2 {
 				h.Renew(Clocks{MonotonicNs: tc.at})
-				require.Equal(t, account{2 - tc.charged, tc.charged}, *acc)
+				require.Equal(t, account{2 - tc.charged, tc.charged, tc.charged}, *acc)
 			}
 			h.Settle(5, metrics.ByAnswer, 2)
-			require.Equal(t, account{0, 5}, *acc)
+			require.Equal(t, account{charged: 5}, *acc)
 			require.Equal(t, tc.counts, countsOf(t, h))
 		})
 	}

@@ -362,7 +362,7 @@ var holdScripts = []script{
 		b! end:1 go proxies:2 down 3*a 30*+10ms,tick -> admitted=3 decided=4
 		up 3*+1s,tick,go -> held=2
 		end:2 end:3 go -> held=0`},
-	{"an ask that was queued for long reports the key's new account", localRule, `
+	{"an ask that was queued for long reports what is held by then", localRule, `
 		silent a report end:1 15*+1s,tick a up +2s tick go -> held=1`},
 	{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", slotRuleThatDenies, `
 		a! b! b! -> admitted=3 held=3
