@@ -26,7 +26,7 @@ func (n *reader) readLocations(block []*nginxconf.Directive, around map[module]l
 	var scopes []*scope
 	for _, l := range list {
 		s := n.readBody(l.body, around, l.fits)
-		s.isTriedFirst = l.isRegex() || l.modifier == "="
+		s.location = l
 		scopes = append(scopes, s)
 	}
 	for i, l := range list {
@@ -124,7 +124,8 @@ func turnOffInHoles(list []*location) {
 //	location / { location ~ b$ { } }      b$ is off: nginx takes it for /ab
 func turnOffBoth(regex *scope, within []innerScope) {
 	for _, c := range within {
-		if c.isTriedFirst && !c.selection.IsApart(regex.selection) {
+		isFirst := c.location.isRegex() || c.location.modifier == "="
+		if isFirst && !c.location.path.Apart(regex.location.path) {
 			c.turnOffOnce("nginx tries it before the expressions of the locations around it")
 			regex.turnOffOnce("nginx tries the " + c.label + " before it")
 		}

@@ -13,11 +13,11 @@ import (
 // other. nginx gives it to the one that wins, and then to one within that, if it fits any. Only the limits of the last
 // one hold.
 type scope struct {
-	label        string              // for messages
-	limits       map[module]limitSet // its own and those that it inherits; none if it answers by itself
-	selection    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
-	inner        []innerScope        // those in it, to which nginx gives the requests that fit them
-	isTriedFirst bool                // a location that nginx tries before the expressions beside locations around it
+	label     string              // for messages
+	limits    map[module]limitSet // its own and those that it inherits; none if it answers by itself
+	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
+	inner     []innerScope        // those in it, to which nginx gives the requests that fit them
+	location  *location           // that it is of; nil = http or a server
 }
 
 // turnOffOnce turns off a scope that is not off, because no match has the requests that fit it.
