@@ -13,6 +13,7 @@ import (
 // virtualHost is a virtual host of Envoy, with the requests that come to it.
 type virtualHost struct {
 	domains    []string
+	names      []string // the domains without their ports, as a policy compares hosts
 	selection  request.Selection
 	narrower   []*virtualHost // other hosts that take some of its domains: Envoy looks for these first
 	rateLimits []rateLimit
@@ -42,13 +43,13 @@ func routesOf(hosts []*virtualHost) (list []*hostRoute) {
 func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
 	for _, n := range all {
-		list = append(list, &virtualHost{domains: domainsOf(n)})
+		list = append(list, newHost(n))
 	}
 	ofRouting := envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At)
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
 		h := list[i]
-		h.selection = r.hostSelection(h.domains)
+		h.selection = r.hostSelection(h)
 		h.exemptOthers(slices.Concat(list[:i], list[i+1:]))
 		h.rateLimits = r.readRateLimits(n, at)
 		configs := append(envoyfile.ConfigsPerRoute(n, at), ofRouting...)
@@ -61,27 +62,27 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 	return list
 }
 
-// domainsOf are the domains of a virtual host.
-func domainsOf(vhost *policy.Node) (list []string) {
-	for _, d := range source.ItemsOf(vhost, "domains") {
-		list = append(list, d.Text)
+// newHost is a virtual host with its domains alone.
+func newHost(n *policy.Node) *virtualHost {
+	h := &virtualHost{}
+	for _, d := range source.ItemsOf(n, "domains") {
+		h.domains = append(h.domains, d.Text)
+		h.names = append(h.names, request.WithoutPort(d.Text))
 	}
-	return list
+	return h
 }
 
 // hostSelection is for the requests to a virtual host's domains; to all hosts if a part of a configuration has none.
-func (r *reader) hostSelection(domains []string) (s request.Selection) {
-	if len(domains) == 0 || slices.Contains(domains, "*") {
+func (r *reader) hostSelection(h *virtualHost) (s request.Selection) {
+	if len(h.domains) == 0 || slices.Contains(h.domains, "*") {
 		return s
 	}
-	names := make([]string, len(domains))
-	for i, d := range domains {
-		names[i] = request.WithoutPort(d)
-		if names[i] != d {
+	for i, d := range h.domains {
+		if h.names[i] != d {
 			r.NoteImport("The host " + d + " is compared without its port here.")
 		}
 	}
-	return request.ToHosts(names)
+	return request.ToHosts(h.names)
 }
 
 // exemptOthers exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that fits.
@@ -96,23 +97,19 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 //	*                        a.*                 are off: a policy has no hosts such as a.*
 func (h *virtualHost) exemptOthers(others []*virtualHost) {
 	s := &h.selection
-	own := make([]string, len(h.domains)) // without their ports
-	for i, d := range h.domains {
-		own[i] = request.WithoutPort(d)
-	}
 	var taken []request.Pattern
 	for _, other := range others {
-		for _, domain := range other.domains {
-			name := request.WithoutPort(domain)
+		for i, name := range other.names {
+			domain := other.domains[i]
 			isWider := func(d string) bool { return request.IsHostBelow(name, d) }
 			isNarrower := func(d string) bool { return request.IsHostBelow(d, name) }
 			isSame := func(d string) bool { return strings.EqualFold(d, name) }
 			switch {
-			case slices.ContainsFunc(own, isSame):
+			case slices.ContainsFunc(h.names, isSame):
 				s.TurnOff(request.WhyOff("Hosts are compared without their port here, so its requests cannot be told from " +
 					"those to " + domain + "."))
-			case !slices.ContainsFunc(own, isWider):
-			case slices.ContainsFunc(own, isNarrower): // an exempt would have these too
+			case !slices.ContainsFunc(h.names, isWider):
+			case slices.ContainsFunc(h.names, isNarrower): // an exempt would have these too
 				s.TurnOff(request.NoMatch("another virtual host takes some of those to " + domain))
 			default:
 				h.narrower = append(h.narrower, other)
