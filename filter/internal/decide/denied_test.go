@@ -9,16 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 const (
-	one     = `{"name":"r","limits":["100/1h"]}`
-	counts  = `{"name":"r","limits":["100/1h"],"count_denied":true}`
-	blocks  = `{"name":"r","limits":["100/1h"],"block":"1h"}`
-	cluster = `{"name":"r","limits":["100/1h"],"block":"1h","scope":"cluster","on_unavailable":"local"}`
+	one       = `{"name":"r","limits":["100/1h"]}`
+	counts    = `{"name":"r","limits":["100/1h"],"count_denied":true}`
+	blocks    = `{"name":"r","limits":["100/1h"],"block":"1h"}`
+	ofCluster = `{"name":"r","limits":["100/1h"],"block":"1h","scope":"cluster","on_unavailable":"local"}`
 )
 
 // deniedHits are what a rule keeps of a hit that it denies, if other workers write in between and calls into the
@@ -26,51 +27,51 @@ const (
 var deniedHits = map[string]struct {
 	rule   string
 	purse  purse
-	from   From
+	from   cluster.From
 	kept   []Keep
 	passNs int64
 	known  bool
 	counts metrics.Counts // beside those of any denial
 }{
-	"nothing is kept":           {one, purse{}, Nowhere, nil, limit.Never, true, metrics.Counts{}},
-	"its cost is counted":       {counts, purse{}, Nowhere, []Keep{{Units: 2}}, limit.Never, true, metrics.Counts{}},
-	"it begins a block":         {blocks, purse{}, Nowhere, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
-	"only held units are short": {counts, purse{heldBack: true}, Nowhere, nil, 0, true, metrics.Counts{}},
+	"nothing is kept":           {one, purse{}, cluster.Nowhere, nil, limit.Never, true, metrics.Counts{}},
+	"its cost is counted":       {counts, purse{}, cluster.Nowhere, []Keep{{Units: 2}}, limit.Never, true, metrics.Counts{}},
+	"it begins a block":         {blocks, purse{}, cluster.Nowhere, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
+	"only held units are short": {counts, purse{heldBack: true}, cluster.Nowhere, nil, 0, true, metrics.Counts{}},
 	"another worker was faster": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Denied}}, Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Denied}}, cluster.Nowhere,
 		[]Keep{{Block: true}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has begun the block": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Blocked}}, Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Blocked}}, cluster.Nowhere,
 		nil, 2, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: no block": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, cluster.Nowhere,
 		nil, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: it counts": {
-		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, Nowhere,
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, cluster.Nowhere,
 		[]Keep{{Units: 2}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"others are faster each time": {
-		counts, purse{keeps: slices.Repeat([]state.Status{state.Mismatch}, state.MaxRetries)}, Nowhere,
+		counts, purse{keeps: slices.Repeat([]state.Status{state.Mismatch}, state.MaxRetries)}, cluster.Nowhere,
 		nil, limit.Never, false, metrics.Counts{CASRetries: state.MaxRetries, Contention: 1},
 	},
 	"the key cannot be read again": {
-		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Failed}}, Nowhere,
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Failed}}, cluster.Nowhere,
 		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
 	"the page is full": {
-		counts, purse{keeps: []state.Status{state.Full}}, Nowhere,
+		counts, purse{keeps: []state.Status{state.Full}}, cluster.Nowhere,
 		nil, limit.Never, true, metrics.Counts{Full: 1},
 	},
 	"it cannot be written": {
-		counts, purse{keeps: []state.Status{state.Failed}}, Nowhere,
+		counts, purse{keeps: []state.Status{state.Failed}}, cluster.Nowhere,
 		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
-	"the quota service keeps it": {cluster, purse{}, Nowhere, nil, limit.Never, true, metrics.Counts{}},
+	"the quota service keeps it": {ofCluster, purse{}, cluster.Nowhere, nil, limit.Never, true, metrics.Counts{}},
 	"the service is silent": {
-		cluster, purse{}, OwnShare, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{},
+		ofCluster, purse{}, cluster.OwnShare, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{},
 	},
 }
 
@@ -79,7 +80,7 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := begin(t, tc.rule, &tc.purse)
 			s := v.Subjects[0]
-			s.Quota.From = tc.from
+			s.Cluster.From = tc.from
 			v.Decide(1)
 			require.False(t, v.Allowed)
 			require.Equal(t, tc.kept, tc.purse.kept)

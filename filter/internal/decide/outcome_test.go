@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -82,7 +83,7 @@ func TestOutcomes(t *testing.T) {
 
 			s.noteOutcome()
 			require.Equal(t, want.counts, s.Rule.Metrics.Counts, want.reason)
-			s.Quota.From = OwnShare
+			s.Cluster.From = cluster.OwnShare
 			require.True(t, s.isByOnUnavailable(), "%s by this proxy's share", want.reason)
 
 			s.skip()
@@ -117,7 +118,7 @@ func TestFates(t *testing.T) {
 		require.False(t, s.IsPending(), want.reason)
 		s.noteOutcome()
 		require.Equal(t, want.counts, s.Rule.Metrics.Counts, want.reason)
-		s.Quota.From = OwnShare
+		s.Cluster.From = cluster.OwnShare
 		require.Equal(t, of != notAsked, s.isByOnUnavailable(), want.reason)
 	}
 }

@@ -11,15 +11,15 @@ import (
 // what it has read or taken it leaves in the subject, where its next call reads it:
 //
 //	method         reads in the subject               writes: scope proxy  writes: scope cluster
-//	Check          the key and its limits, Cost,      Record               Quota, Carried, CountedKey.Windows
-//	               Units, Carried
-//	Recheck        that, and what Check has written   Record               Quota, Carried, CountedKey.Windows
-//	Take           Cost, and what Check has written   Record, Hold         Carried, Hold
-//	Refund         Cost, and what Take has written    Record               Carried
+//	Check          the key and its limits, Cost,      Record               Cluster, CountedKey.Windows
+//	               Units, Cluster
+//	Recheck        that, and what Check has written   Record               Cluster, CountedKey.Windows
+//	Take           Cost, and what Check has written   Record, Hold         Cluster, Hold
+//	Refund         Cost, and what Take has written    Record               Cluster
 //	KeepDenied     Units, and what Check has written  Record               -
 //	Persist        what Check has written             -                    -
 //	Usage, Held    what the last call has written     -                    -
-//	Look, Operate  the key and its limits             Record               Quota, Carried, CountedKey.Windows
+//	Look, Operate  the key and its limits             Record               Cluster, CountedKey.Windows
 //
 // A Source of scope cluster begins each check by BeginQuotaCheck, which also sets what is read of Record. Where
 // OwnShare decides, it writes what one of scope proxy does as well.

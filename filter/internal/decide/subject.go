@@ -1,7 +1,7 @@
 package decide
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -17,15 +17,15 @@ type Subject struct {
 	policy.Subject
 	Rule           *Rule
 	Cost           uint32
-	CostUnreadable bool          // see Reading
-	Carried        allot.Carried // of a rule of scope cluster
+	CostUnreadable bool            // see Reading
+	Cluster        cluster.Carried // of a rule of scope cluster: only its source and the talk write it
 
 	// CountedKey is the key as Source counts it. There are three lists of Windows, all in the order of records: the
 	// policy's limit i has the column Rule.Finder.Order[i].
 	//
 	//	Rule.Finder.Windows  what the rule says
 	//	Subject.Windows      what holds for the key, by an override or by what the request says; empty if Unlimited
-	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.ShareMemory where OwnShare
+	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Cluster.ShareMemory where OwnShare
 	//	                     decides. BeginQuotaCheck begins it anew
 	CountedKey state.Key
 
@@ -39,13 +39,12 @@ type Subject struct {
 	finding Finding
 	denies  bool // the rule denies the request, or would if it were not in shadow mode
 
-	// Source leaves these for its next call, as its table says. Begin begins Record and Quota, because the sources of some
-	// subjects are not asked. Hold keeps that of an earlier request until Take sets it: nobody reads it before.
+	// Source leaves these for its next call, as its table says. Begin begins Record, because the sources of some subjects
+	// are not asked. Hold keeps that of an earlier request until Take sets it: nobody reads it before.
 
 	// Record is the key's record, as a source with shared data has read it last. Where the usage is not known, it may
 	// have what was never stored, or another key's record. Where none was read, beginReading has set what is read of it.
 	Record state.Entry
-	Quota  Quota      // of a rule of scope cluster
 	Hold   state.Hold // of a rule that holds: what Source.Take has held
 }
 
@@ -63,7 +62,7 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
 	s.Rule, s.Cost = r, read.Cost
 	s.CostUnreadable = read.CostUnreadable
-	s.Carried.Begin()
+	s.Cluster.Begin()
 	s.CountedKey = state.Key{
 		Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
@@ -76,11 +75,35 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 }
 
 // beginReading sets what is read of Record where the source reads none: noteOutcome reads Findings, and Now is the
-// present for View and for what package lease says of a wait. It begins Quota, at the same instant.
+// present for View and for what package lease says of a wait. It begins what Cluster has of a check, at the same instant.
 func (s *Subject) beginReading(wallNs, monotonicNs int64) {
 	s.Record.Now = wallNs
 	s.Record.Findings = state.Findings{}
-	s.Quota = Quota{MonotonicNs: monotonicNs}
+	s.Cluster.BeginCheck(monotonicNs)
+}
+
+// BeginQuotaCheck begins a check of a subject of scope cluster, or a look or an operation, at an instant of both
+// clocks. No Record of this proxy is read, unless OwnShare decides in the end.
+func (s *Subject) BeginQuotaCheck(wallNs, monotonicNs int64) {
+	s.CountedKey.Windows = s.Windows
+	s.beginReading(wallNs, monotonicNs)
+}
+
+// isCountedHere reports whether what this proxy has counted decides about the subject. In a rule of scope cluster that
+// is so only by its own share: else the quota service has said how the key stands, or must be asked.
+func (s *Subject) isCountedHere() bool {
+	return s.Rule.Policy.Scope != policy.ScopeCluster || s.Cluster.From == cluster.OwnShare
+}
+
+// isByOnUnavailable reports whether on_unavailable has decided about the subject: by this proxy's share, or because
+// nothing could decide in the service's place. It has not if another rule denied before.
+func (s *Subject) isByOnUnavailable() bool {
+	switch s.finding.Found {
+	case Silent, Starting:
+		return true
+	default:
+		return s.Cluster.From == cluster.OwnShare && s.fate != notAsked
+	}
 }
 
 // check finds out whether the rule has room for so many units.

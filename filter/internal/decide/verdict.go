@@ -189,7 +189,7 @@ func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.fate == taken && r.Policy.Holds() {
 			holds = append(holds, hold.Hold{
-				Hold: s.Hold, Rule: &r.ofHolds, Windows: s.KeepWindows(), Account: s.Carried.Account, TakenHere: s.isCountedHere(),
+				Hold: s.Hold, Rule: &r.ofHolds, Windows: s.KeepWindows(), Account: s.Cluster.Account, TakenHere: s.isCountedHere(),
 			})
 			holds[len(holds)-1].Begin()
 		}

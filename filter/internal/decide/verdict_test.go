@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -45,7 +46,7 @@ func TestASubjectThatIsNotAskedCountsNothingOfAnEarlierRequest(t *testing.T) {
 	v := begin(t, slots, &purse{left: 9})
 	s := v.Subjects[0]
 	s.Record.Findings = state.Findings{Rebased: true}
-	s.Quota.From = OwnShare
+	s.Cluster.From = cluster.OwnShare
 	v.Begin()
 	require.Same(t, s, v.Add(s.Rule, Reading{Cost: 1, LacksKey: true}))
 	v.Decide(1)

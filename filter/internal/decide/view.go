@@ -60,7 +60,7 @@ func (v View) Told(i int, now int64) (used, left uint32, resetNs int64) {
 	w, u := v.Window(i)
 	used = w.Count(u, v.s.Record.Now)
 	resetNs = max(0, w.Reset(u, v.s.Record.Now)-now)
-	if q := &v.s.Quota; !v.s.isCountedHere() && w.Algorithm != limit.Concurrency {
+	if q := &v.s.Cluster; !v.s.isCountedHere() && w.Algorithm != limit.Concurrency {
 		// Each window has a standing, because the usage is known. What the service has said of a window is over when the
 		// window is, and then Window has an empty usage.
 		if said := &q.Standings[v.column(i)]; said.ResetNs > q.MonotonicNs {

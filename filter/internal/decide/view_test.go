@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
@@ -49,25 +50,25 @@ func TestHowASubjectStands(t *testing.T) {
 // How a key of scope cluster stands is the service's word, unless this proxy decides by its share.
 func TestWhatIsToldIsTheServicesWord(t *testing.T) {
 	rule := `{"name":"r","limits":["100/1h"],"scope":"cluster","on_unavailable":"local"}`
-	for _, cluster := range []bool{true, false} {
-		for _, from := range []From{Nowhere, Allotted, LeaseTable, OwnShare} {
+	for _, ofCluster := range []bool{true, false} {
+		for _, from := range []cluster.From{cluster.Nowhere, cluster.Allotted, cluster.LeaseTable, cluster.OwnShare} {
 			p := &purse{left: 9, usages: []limit.Usage{{Used: 5, EndNs: 2 * hour}}}
 			text := rule
-			if !cluster {
+			if !ofCluster {
 				text = strings.NewReplacer(`,"scope":"cluster","on_unavailable":"local"`, ``).Replace(rule)
 			}
 			s := begin(t, text, p).Subjects[0]
 			s.Record.Now = hour
-			s.Quota.From, s.Quota.MonotonicNs = from, 10
-			s.Quota.Standings = []leased.Standing{{Used: 40, ResetNs: 17}}
+			s.Cluster.From, s.Cluster.MonotonicNs = from, 10
+			s.Cluster.Standings = []leased.Standing{{Used: 40, ResetNs: 17}}
 			s.finding.Known = true
 			view, _ := s.View()
 			used, left, resetNs := view.Told(0, hour)
 			want := []any{uint32(5), uint32(95), hour}
-			if cluster && from != OwnShare {
+			if ofCluster && from != cluster.OwnShare {
 				want = []any{uint32(40), uint32(60), int64(7)}
 			}
-			require.Equal(t, want, []any{used, left, resetNs}, "%v %v", cluster, from)
+			require.Equal(t, want, []any{used, left, resetNs}, "%v %v", ofCluster, from)
 		}
 	}
 }

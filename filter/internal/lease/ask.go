@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -31,7 +31,7 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 // leasePart asks for a cost of the subject's key, and says how many units of it were spent in silence. A refill has a
 // cost of 0: it only asks ahead of need.
 func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
-	e, d := s.Carried.Lease, src.definition(s)
+	e, d := s.Cluster.Lease, src.definition(s)
 	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
@@ -82,7 +82,7 @@ func BeginAsk(v *decide.Verdict) []Part {
 			if s.IsPending() && s.Shadow == shadow {
 				takeBack(s)
 				p := s.Rule.Source.(clusterSource).beginAsk(s)
-				s.Carried.AskedFor = p.Definition
+				s.Cluster.AskedFor = p.Definition
 				parts = append(parts, p)
 			}
 		}
@@ -99,10 +99,10 @@ func EndAsks(v *decide.Verdict) {
 
 // takeBack takes back what the subject has got and not taken.
 func takeBack(s *decide.Subject) {
-	if s.Carried.Allotment.Units > 0 {
+	if s.Cluster.Allotment.Units > 0 {
 		s.Rule.Source.(clusterSource).takeBack(s)
 	}
-	s.Carried.Allotment = allot.Allotment{}
+	s.Cluster.Allotment = cluster.Allotment{}
 }
 
 // definitions are what a worker tells the service of limits.

@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -35,31 +35,30 @@ type clusterSource interface {
 }
 
 // begin begins a check, a look or an operation.
-func (src *clusterRule) begin(s *decide.Subject, wallNs int64) *allot.Carried {
+func (src *clusterRule) begin(s *decide.Subject, wallNs int64) *cluster.Carried {
 	s.BeginQuotaCheck(wallNs, src.worker.clock.Monotonic())
-	s.Carried.Lease = nil
-	return &s.Carried
+	return &s.Cluster
 }
 
 // isKnown reports whether this proxy's share has decided, or the service has said how the key stands. A lease may have
 // fewer standings than the rule has windows: a later configuration may have made its table.
 func isKnown(s *decide.Subject) bool {
-	return s.Quota.From == decide.OwnShare || len(s.Quota.Standings) >= len(s.Rule.Finder.Windows)
+	return s.Cluster.From == cluster.OwnShare || len(s.Cluster.Standings) >= len(s.Rule.Finder.Windows)
 }
 
 // byAllotment decides by what the service has said to the request.
-func byAllotment(s *decide.Subject, said *allot.Allotment) decide.Finding {
-	s.Quota.Standings = said.Standings
+func byAllotment(s *decide.Subject, said *cluster.Allotment) decide.Finding {
+	s.Cluster.Standings = said.Standings
 	switch said.Denial {
-	case allot.NotDenied:
-	case allot.Denied:
+	case cluster.NotDenied:
+	case cluster.Denied:
 		return deniedFor(s, said.WaitNs, decide.Denied)
-	case allot.HeldBack:
+	case cluster.HeldBack:
 		return deniedFor(s, said.WaitNs, decide.HeldBack)
-	case allot.Blocked:
+	case cluster.Blocked:
 		return deniedFor(s, said.WaitNs, decide.Blocked)
 	}
-	s.Quota.From = decide.Allotted
+	s.Cluster.From = cluster.Allotted
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
@@ -87,10 +86,10 @@ func forNothing(s *decide.Subject) decide.Finding {
 
 // askService is the outcome if only the service can decide: Pending, unless the request must not wait.
 func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
-	switch asked := s.Carried.Asked; {
-	case asked == allot.TimedOut:
+	switch asked := s.Cluster.Asked; {
+	case asked == cluster.TimedOut:
 		return src.alone(s, decide.Silent)
-	case asked == allot.Rejected, asked == allot.NotAsked && src.worker.Service.Crowded:
+	case asked == cluster.Rejected, asked == cluster.NotAsked && src.worker.Service.Crowded:
 		return decide.Finding{Found: decide.Contended}
 	}
 	return decide.Finding{Found: decide.Pending}
@@ -115,12 +114,12 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Found) decide.Findin
 
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
-	c := &s.Carried
+	c := &s.Cluster
 	c.ShareMemory = src.shareOf(c.ShareMemory, s.Windows)
 	s.CountedKey.Windows = c.ShareMemory
 	own := src.local.Check(s, wallNs)
 	if own.Found != decide.Failed {
-		s.Quota.From = decide.OwnShare
+		s.Cluster.From = cluster.OwnShare
 	}
 	return own
 }
@@ -144,16 +143,16 @@ func divide(units, proxies uint32) uint32 { return min(units, max(1, units/proxi
 
 // Usage is how the key stands over all proxies, as the service has said last.
 func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
-	if s.Quota.From == decide.OwnShare {
+	if s.Cluster.From == cluster.OwnShare {
 		return src.local.Usage(s, column)
 	}
 	w := &s.CountedKey.Windows[column]
 	src.usage = limit.Usage{Log: src.usage.Log[:0]}
-	if column >= len(s.Quota.Standings) {
+	if column >= len(s.Cluster.Standings) {
 		return &src.usage
 	}
-	st := &s.Quota.Standings[column]
-	switch leftNs := st.ResetNs - s.Quota.MonotonicNs; {
+	st := &s.Cluster.Standings[column]
+	switch leftNs := st.ResetNs - s.Cluster.MonotonicNs; {
 	case w.Algorithm == limit.Concurrency: // what is held does not end by a clock
 		src.usage.Used = st.Used
 	case leftNs > 0:
@@ -171,7 +170,7 @@ func (src *clusterRule) KeepDenied(s *decide.Subject, keep decide.Keep) (passNs 
 // Persist stores the record of this proxy's share, if that was checked: all else has no record that moves. What is held
 // has none, and a lease of an earlier start of the clock is dropped when it is read.
 func (src *clusterRule) Persist(s *decide.Subject) {
-	if s.Quota.From == decide.OwnShare {
+	if s.Cluster.From == cluster.OwnShare {
 		src.local.Persist(s)
 	}
 }

@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -34,8 +34,8 @@ type Handout struct {
 	cameNs  int64            // when it came
 	rest    leased.GrantLeft // what nobody has got yet
 
-	allotment allot.Allotment // of the next request, but for its units
-	blockNs   int64           // of a denial: until when the key is blocked, 0 = it is not
+	allotment cluster.Allotment // of the next request, but for its units
+	blockNs   int64             // of a denial: until when the key is blocked, 0 = it is not
 }
 
 // Trip is that of an ask to the service and back.
@@ -57,8 +57,8 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &Handout{
 		part: p, grant: grant, isValid: p.endReport(grant, trip.CameNs), cameNs: trip.CameNs,
-		allotment: allot.Allotment{
-			Denial: allot.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
+		allotment: cluster.Allotment{
+			Denial: cluster.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
 		rest: leased.GrantLeft{
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
@@ -95,7 +95,7 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 // costs no more.
 func (h *Handout) Give(v *decide.Verdict) {
 	for _, s := range v.Subjects {
-		if d := s.Carried.AskedFor; d != nil && d.ID == h.part.Wire.Definition { // each subject has another definition
+		if d := s.Cluster.AskedFor; d != nil && d.ID == h.part.Wire.Definition { // each subject has another definition
 			h.give(s)
 		}
 	}
@@ -108,8 +108,8 @@ func (h *Handout) give(s *decide.Subject) {
 		h.deny(s)
 	case !h.grant.Denied && h.rest.Units >= s.Cost && h.cameNs < h.rest.EndNs:
 		h.rest.Units -= s.Cost
-		s.Carried.Allotment = h.allotment
-		s.Carried.Allotment.GrantLeft = leased.GrantLeft{GrantID: h.rest.GrantID, Units: s.Cost}
+		s.Cluster.Allotment = h.allotment
+		s.Cluster.Allotment.GrantLeft = leased.GrantLeft{GrantID: h.rest.GrantID, Units: s.Cost}
 	}
 }
 
@@ -203,10 +203,10 @@ func (h *Handout) blockedUntilNs() int64 {
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and the next ones are told Blocked.
 func (h *Handout) deny(s *decide.Subject) {
-	s.Carried.Allotment = h.allotment
-	if h.blockNs > 0 && h.allotment.Denial != allot.Blocked {
+	s.Cluster.Allotment = h.allotment
+	if h.blockNs > 0 && h.allotment.Denial != cluster.Blocked {
 		s.Rule.Metrics.BlocksBegun++
-		h.allotment.Denial = allot.Blocked
+		h.allotment.Denial = cluster.Blocked
 	}
 }
 

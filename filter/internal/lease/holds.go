@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
@@ -52,7 +53,7 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 
 func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	c := src.begin(s, wallNs)
-	if c.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
+	if c.Allotment.Decides(s.Cost, s.Cluster.MonotonicNs) {
 		return byAllotment(s, &c.Allotment)
 	}
 	if src.asksNothing(s) {
@@ -60,9 +61,9 @@ func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	}
 	acc := src.findAccount(s)
 	if src.blocks && acc != nil {
-		if block, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
-			s.Quota.Standings = block.Standings
-			return deniedFor(s, block.WaitNs(s.Quota.MonotonicNs), decide.Blocked)
+		if block, blocked := acc.RecallBlock(s.Cluster.MonotonicNs); blocked {
+			s.Cluster.Standings = block.Standings
+			return deniedFor(s, block.WaitNs(s.Cluster.MonotonicNs), decide.Blocked)
 		}
 	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
@@ -85,9 +86,9 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
-	case acc.StartingUntilNs > s.Quota.MonotonicNs:
+	case acc.StartingUntilNs > s.Cluster.MonotonicNs:
 		return decide.Starting, true
-	case acc.SilentUntilNs > s.Quota.MonotonicNs:
+	case acc.SilentUntilNs > s.Cluster.MonotonicNs:
 		return decide.Silent, true
 	}
 	return 0, false
@@ -109,22 +110,22 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 // beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.
 func (src *HoldSource) beginAsk(s *decide.Subject) Part {
 	acc := src.openAccount(s)
-	s.Carried.Account = acc
+	s.Cluster.Account = acc
 	return holdPart(s, acc)
 }
 
 // takeBack has the account's next report leave the units out.
-func (src *HoldSource) takeBack(s *decide.Subject) { accountOf(s).DropGiven(s.Carried.Allotment.Units) }
+func (src *HoldSource) takeBack(s *decide.Subject) { accountOf(s).DropGiven(s.Cluster.Allotment.Units) }
 
 // Take holds the cost.
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
-	switch s.Quota.From {
-	case decide.Allotted:
+	switch s.Cluster.From {
+	case cluster.Allotted:
 		accountOf(s).HoldGiven(s.Cost)
-		s.Carried.Allotment.Units -= s.Cost
+		s.Cluster.Allotment.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
-	case decide.OwnShare:
+	case cluster.OwnShare:
 		return src.takeShare(s)
 	default:
 		return state.Failed
@@ -134,7 +135,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 // accountOf is the account that has the subject's units, nil if there is none. Units that are Allotted have one: see
 // beginAsk.
 func accountOf(s *decide.Subject) *account.Account {
-	acc, _ := s.Carried.Account.(*account.Account)
+	acc, _ := s.Cluster.Account.(*account.Account)
 	return acc
 }
 
@@ -145,23 +146,23 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	switch {
 	case taken != state.OK:
 	case src.worker.Book.IsFull() && src.findAccount(s) == nil:
-		s.Carried.Account = nil
+		s.Cluster.Account = nil
 	default:
 		acc := src.openAccount(s)
 		acc.Hold(s.Cost)
-		s.Carried.Account = acc
+		s.Cluster.Account = acc
 	}
 	return taken
 }
 
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
-	switch s.Quota.From {
-	case decide.Allotted:
+	switch s.Cluster.From {
+	case cluster.Allotted:
 		accountOf(s).UnholdGiven(s.Cost)
-		s.Carried.Allotment.Units += s.Cost
+		s.Cluster.Allotment.Units += s.Cost
 		return true
-	case decide.OwnShare:
+	case cluster.OwnShare:
 		if acc := accountOf(s); acc != nil {
 			acc.Unhold(s.Cost)
 		}
@@ -173,10 +174,10 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 
 // Held is what all proxies hold of the key, by the allotment.
 func (src *HoldSource) Held(s *decide.Subject) uint32 {
-	if s.Quota.From == decide.OwnShare {
+	if s.Cluster.From == cluster.OwnShare {
 		return src.local.Held(s)
 	}
-	standings := s.Quota.Standings
+	standings := s.Cluster.Standings
 	if len(standings) == 0 {
 		return 0
 	}

@@ -44,8 +44,8 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	w.stream.Answers = nil
 	next := w.client.Next()
 	subject := next.Verdict.Subjects[0]
-	require.EqualValues(t, 1, subject.Carried.Allotment.Units)
-	w.onResume = func(*decide.Verdict) { require.Zero(t, subject.Carried.Allotment.Units) }
+	require.EqualValues(t, 1, subject.Cluster.Allotment.Units)
+	w.onResume = func(*decide.Verdict) { require.Zero(t, subject.Cluster.Allotment.Units) }
 	w.resume(next)
 	require.True(t, w.verdicts[request])
 	require.EqualValues(t, 1, w.holds[request][0].Units)

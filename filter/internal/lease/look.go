@@ -82,6 +82,6 @@ func (l *Look) Told(s *decide.Subject) []leased.Standing {
 // Look finds out nothing: only the service knows, and has told it by Look.Told.
 func (src *clusterRule) Look(s *decide.Subject, wallNs int64, told []leased.Standing) (known bool) {
 	src.begin(s, wallNs)
-	s.Quota.Standings = told
+	s.Cluster.Standings = told
 	return isKnown(s)
 }

@@ -17,7 +17,7 @@ func (src *Source) Operate(
 ) (value int64, known bool, err error) {
 	c := src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
-	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
+	if src.table.Read(e, src.tableKey(s), wallNs, s.Cluster.MonotonicNs) != state.OK {
 		return 0, false, local.ErrStore
 	}
 	c.Lease = e
@@ -75,7 +75,7 @@ func LeaseOf(s *decide.Subject) *result.Lease {
 }
 
 func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
-	told, e := &result.Lease{}, s.Carried.Lease
+	told, e := &result.Lease{}, s.Cluster.Lease
 	if e == nil { // it was not read
 		return told
 	}

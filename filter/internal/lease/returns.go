@@ -101,7 +101,7 @@ func (rets *Returns) giveBack(src *Source, left leased.GrantLeft) {
 
 // takeBack has the units go back.
 func (src *Source) takeBack(s *decide.Subject) {
-	src.worker.Returns.giveBack(src, s.Carried.Allotment.GrantLeft)
+	src.worker.Returns.giveBack(src, s.Cluster.Allotment.GrantLeft)
 }
 
 // noteLost counts leased units that nobody can spend or return any more.

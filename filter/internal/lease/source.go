@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -26,7 +26,7 @@ import (
 //	more asks
 //	none of these: the service may have units          Pending: the request waits                askService
 //
-// Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
+// Where Check has found the units is in Subject.Cluster.From. Take and Refund follow it:
 //
 //	From        Take                                      Refund
 //	Allotted    takes from the subject's allotment        puts back there
@@ -55,20 +55,20 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
 
 func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
 	c := src.begin(s, wallNs)
-	if c.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
+	if c.Allotment.Decides(s.Cost, s.Cluster.MonotonicNs) {
 		return byAllotment(s, &c.Allotment)
 	}
 	if !src.readLease(s, c) {
 		return decide.Finding{Found: decide.Failed}
 	}
-	e, now := c.Lease, s.Quota.MonotonicNs
+	e, now := c.Lease, s.Cluster.MonotonicNs
 	switch {
 	case e.Blocks(now):
 		return deniedFor(s, e.WaitNs(now), decide.Blocked)
 	case src.asksNothing(s):
 		return forNothing(s)
 	case src.keeps && e.Left(now) >= s.Units: // more than Cost, if other rules of the request take of the lease before
-		s.Quota.From = decide.LeaseTable
+		s.Cluster.From = cluster.LeaseTable
 		return decide.Finding{Found: decide.HasRoom}
 	case src.keeps && e.Denies(s.Units, now):
 		return deniedFor(s, e.WaitNs(now), decide.Denied)
@@ -91,18 +91,18 @@ func (src *Source) isSilent(e *state.LeaseEntry) bool {
 
 // beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
 func (src *Source) beginAsk(s *decide.Subject) Part {
-	return src.leasePart(s, s.Cost, src.claimUncharged(s.Carried.Lease))
+	return src.leasePart(s, s.Cost, src.claimUncharged(s.Cluster.Lease))
 }
 
 // Take takes the cost from where Check has found it.
 func (src *Source) Take(s *decide.Subject) state.Status {
-	switch s.Quota.From {
-	case decide.Allotted:
-		s.Carried.Allotment.Units -= s.Cost
+	switch s.Cluster.From {
+	case cluster.Allotted:
+		s.Cluster.Allotment.Units -= s.Cost
 		return state.OK
-	case decide.LeaseTable:
+	case cluster.LeaseTable:
 		return src.takeLease(s)
-	case decide.OwnShare:
+	case cluster.OwnShare:
 		return src.takeShare(s)
 	default:
 		return state.Failed
@@ -111,7 +111,7 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 
 // takeLease takes units that the proxy has leased. If few are left, it asks ahead, by a refill.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
-	c, w := &s.Carried, src.worker
+	c, w := &s.Cluster, src.worker
 	e := c.Lease
 	c.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
@@ -125,13 +125,13 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 
 // Refund puts the units back to where they were taken from.
 func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
-	switch s.Quota.From {
-	case decide.Allotted:
-		s.Carried.Allotment.Units += s.Cost
+	switch s.Cluster.From {
+	case cluster.Allotted:
+		s.Cluster.Allotment.Units += s.Cost
 		return true
-	case decide.LeaseTable:
+	case cluster.LeaseTable:
 		return src.refundLease(s, wallNs)
-	case decide.OwnShare:
+	case cluster.OwnShare:
 		return src.local.Refund(s, wallNs)
 	default:
 		return false
@@ -141,9 +141,9 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, they stay
 // counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
-	at := leaseAt{src, s.Carried.Lease.Key()}
-	written := at.change(wallNs, s.Carried.Lease.NowNs, func(e *state.LeaseEntry) bool {
-		return e.WrittenNs != 0 && e.Put(s.Carried.Taken)
+	at := leaseAt{src, s.Cluster.Lease.Key()}
+	written := at.change(wallNs, s.Cluster.Lease.NowNs, func(e *state.LeaseEntry) bool {
+		return e.WrittenNs != 0 && e.Put(s.Cluster.Taken)
 	})
 	return written != nil
 }
@@ -190,8 +190,8 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if taken != state.OK {
 		return taken
 	}
-	at := leaseAt{src, s.Carried.Lease.Key()}
-	written := at.change(s.Record.Now, s.Quota.MonotonicNs, func(e *state.LeaseEntry) bool {
+	at := leaseAt{src, s.Cluster.Lease.Key()}
+	written := at.change(s.Record.Now, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		e.Uncharged.Add(s.Cost)
 		return true
 	})
@@ -230,18 +230,17 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 
 // readLease reads the key's lease, and what the service has said last of the key. It returns false if the proxy's store
 // fails.
-func (src *Source) readLease(s *decide.Subject, c *allot.Carried) (ok bool) {
-	q, wallNs := &s.Quota, s.Record.Now
+func (src *Source) readLease(s *decide.Subject, c *cluster.Carried) (ok bool) {
 	if c.LeaseMemory == nil {
 		c.LeaseMemory = new(state.LeaseEntry)
 	}
 	e := c.LeaseMemory
-	if src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs) != state.OK {
+	if src.table.Read(e, src.tableKey(s), s.Record.Now, c.MonotonicNs) != state.OK {
 		return false
 	}
 	c.Lease = e
-	q.MonotonicNs = e.NowNs
-	q.Standings = e.Standings
+	c.MonotonicNs = e.NowNs
+	c.Standings = e.Standings
 	return true
 }
 

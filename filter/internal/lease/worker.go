@@ -123,17 +123,17 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
-	cluster := clusterRule{worker: w, rule: r, firstDefinition: w.definitions.addRule(r), blocks: p.Block != nil}
+	ofCluster := clusterRule{worker: w, rule: r, firstDefinition: w.definitions.addRule(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
-		cluster.local = local.New(r, fallback, &w.scratch)
+		ofCluster.local = local.New(r, fallback, &w.scratch)
 	}
 	if p.Holds() {
-		r.SetSource(&HoldSource{clusterRule: cluster}, fallback)
+		r.SetSource(&HoldSource{clusterRule: ofCluster}, fallback)
 		return
 	}
 	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
 	r.SetSource(&Source{
-		clusterRule: cluster, table: table, keeps: p.Lease != quota.LeaseOff,
+		clusterRule: ofCluster, table: table, keeps: p.Lease != quota.LeaseOff,
 		refill: refillOf(windows), idleNs: quota.IdleNs(windows),
 	}, table.Table())
 }

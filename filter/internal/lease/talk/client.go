@@ -45,7 +45,7 @@
 package talk
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
@@ -104,7 +104,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
 		c.waiters.add(req)
 		for _, s := range v.Subjects {
-			s.Carried.Asked = allot.Asking
+			s.Cluster.Asked = cluster.Asking
 			if s.IsPending() {
 				s.Rule.Metrics.QuotaWaited++
 			}
@@ -202,7 +202,7 @@ func (c *Client) expireOverdue(now int64) {
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
 // should its grant not suffice.
 func (c *Client) expire(req *Waiter) {
-	req.stopAsking(allot.TimedOut)
+	req.stopAsking(cluster.TimedOut)
 	if req.state == waits {
 		c.asks.leave(req)
 		c.waiters.makeReady(req)
@@ -291,13 +291,13 @@ func (req *Waiter) waitFor(a *ask) {
 }
 
 // stopAsking says why the request must not wait any more, unless it has stopped before.
-func (req *Waiter) stopAsking(why allot.Asked) {
+func (req *Waiter) stopAsking(why cluster.Asked) {
 	if req.Verdict == nil {
 		return
 	}
 	for _, s := range req.Verdict.Subjects {
-		if s.Carried.Asked == allot.Asking {
-			s.Carried.Asked = why
+		if s.Cluster.Asked == cluster.Asking {
+			s.Cluster.Asked = why
 		}
 	}
 }

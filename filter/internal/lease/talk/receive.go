@@ -1,7 +1,7 @@
 package talk
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -51,7 +51,7 @@ func (c *Client) defineAgain(a *ask) {
 func (c *Client) reject(a *ask, result *quota.AskResult) {
 	c.decideMore(a, result, refused)
 	for _, req := range a.waiters {
-		req.stopAsking(allot.Rejected)
+		req.stopAsking(cluster.Rejected)
 	}
 	c.finish(a, refused)
 }

@@ -1,9 +1,9 @@
-// Package allot has what a request carries for a rule of scope cluster from one call of Decide to the next, above all
-// what the quota service has granted it. It belongs to package lease and its talk: package decide only has each Subject
-// carry it.
+// Package cluster has what a Subject of package decide carries for a rule of scope cluster, from one call of its source to
+// the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
+// decide only has each Subject carry it, and reads what the last check has found.
 //
 // Its invariant: Begin empties it, so no request gets what another was granted.
-package allot
+package cluster
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
@@ -18,10 +18,12 @@ import (
 //	Source.Check  finds too few units: the outcome is Pending
 //	talk.Client   Asked = Asking, and it asks the service. Then Allotment = what the request gets of a grant, or
 //	              Asked = TimedOut or Rejected
-//	Source.Check  goes by the Allotment if that suffices, or by units that are there by now. Else the outcome is
-//	              Pending again if the subject is still Asking, Silent if it TimedOut, Contended if it was Rejected
+//	Source.Check  goes by the Allotment if that decides, or by units that are there by now. Else the outcome is Pending
+//	              again if the subject is still Asking, Contended if it was Rejected, and that of on_unavailable if it
+//	              TimedOut
 type Carried struct {
 	ofRequest
+	ofCheck
 
 	// Memory:
 	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
@@ -36,14 +38,35 @@ type ofRequest struct {
 	// Account, of a rule that holds, is the key's account of package lease: it has what the service grants, and
 	// Source.Take counts the units there. It is nil if they are in none. The request's hold.Hold takes it over.
 	Account hold.Account
-	// Lease is the key's, as the last check has read it, and as Take from it has changed it then. The next check reads it
-	// anew. It is nil if the check has read none, or the store failed.
-	Lease *state.LeaseEntry
-	Taken leased.GrantLeft // of the Lease, by Source.Take; Refund puts it back
+}
+
+// ofCheck begins anew with each check. It is what that has found.
+type ofCheck struct {
+	From        From  // where the units are: Take, Refund and Usage follow it
+	MonotonicNs int64 // when it looked, by the monotonic clock
+	// Standings is how the windows stand over all proxies, as the quota service has said last, in the order of records. If
+	// the subject has a View and is not counted here, each window has one.
+	Standings []leased.Standing
+	Lease     *state.LeaseEntry // of the key, and what Take has changed in it since; nil if it was not read
+	Taken     leased.GrantLeft  // of the Lease, by Source.Take; Refund puts it back
 }
 
 // Begin begins the next request.
 func (c *Carried) Begin() { c.ofRequest = ofRequest{} }
+
+// BeginCheck begins a check of the request.
+func (c *Carried) BeginCheck(monotonicNs int64) { c.ofCheck = ofCheck{MonotonicNs: monotonicNs} }
+
+// From is where a subject takes its units from.
+type From uint8
+
+// The places that have units.
+const (
+	Nowhere    From = iota
+	Allotted        // the grant for which the request has waited
+	LeaseTable      // what the proxy has leased
+	OwnShare        // what the proxy may admit while the service is silent
+)
 
 // Asked is whether the quota service has been asked for a subject, and what came of it.
 type Asked uint8

@@ -1,4 +1,4 @@
-package allot
+package cluster
 
 import (
 	"testing"
