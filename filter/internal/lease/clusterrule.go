@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // clusterRule is a rule of scope cluster, and what its source of either kind does: how a check begins,
@@ -34,14 +35,23 @@ type clusterSource interface {
 	leaseOf(s *decide.Subject) *result.Lease
 }
 
+// LeaseOf is what an explanation tells operators: what this proxy knew of the subject's key when it was checked, or by
+// Operate. It is nil for a rule of scope proxy, and for a key that is Unlimited.
+func LeaseOf(s *decide.Subject) *result.Lease {
+	src, ok := s.Rule.Source.(clusterSource)
+	if !ok || s.Unlimited {
+		return nil
+	}
+	return src.leaseOf(s)
+}
+
 // begin begins a check, a look or an operation.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) *cluster.Carried {
 	s.BeginQuotaCheck(wallNs, src.worker.clock.Monotonic())
 	return &s.Cluster
 }
 
-// isKnown reports whether this proxy's share has decided, or the service has said how the key stands. A lease may have
-// fewer standings than the rule has windows: a later configuration may have made its table.
+// isKnown reports whether this proxy's share has decided, or the service has said how all windows of the key stand.
 func isKnown(s *decide.Subject) bool {
 	return s.Cluster.From == cluster.OwnShare || len(s.Cluster.Standings) >= len(s.Rule.Finder.Windows)
 }
@@ -105,7 +115,7 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Found) decide.Findin
 		}
 		return decide.Finding{Found: why}
 	}
-	own := src.checkShare(s, s.Record.Now)
+	own := src.checkShare(s)
 	if own.Found == decide.HeldBack && why == decide.Starting {
 		return decide.Finding{Found: why}
 	}
@@ -113,15 +123,21 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Found) decide.Findin
 }
 
 // checkShare decides by what this proxy has counted while the service was silent.
-func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
+func (src *clusterRule) checkShare(s *decide.Subject) decide.Finding {
 	c := &s.Cluster
 	c.ShareMemory = src.shareOf(c.ShareMemory, s.Windows)
 	s.CountedKey.Windows = c.ShareMemory
-	own := src.local.Check(s, wallNs)
+	own := src.local.Check(s, s.Record.Now)
 	if own.Found != decide.Failed {
 		s.Cluster.From = cluster.OwnShare
 	}
 	return own
+}
+
+// showShare has the subject show what this proxy has counted by itself, if on_unavailable is local. It returns false if
+// the proxy's store fails.
+func (src *clusterRule) showShare(s *decide.Subject) (ok bool) {
+	return src.local == nil || src.checkShare(s).Found != decide.Failed
 }
 
 // shareOf returns, in memory, what one proxy may admit without the service: the limits of a key, and what their windows
@@ -159,6 +175,13 @@ func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
 		src.usage = w.Standing(s.Record.Now, st.Used, leftNs, src.usage.Log)
 	}
 	return &src.usage
+}
+
+// Look finds out nothing: only the service knows, and has told it by Look.Told.
+func (src *clusterRule) Look(s *decide.Subject, wallNs int64, told []leased.Standing) (known bool) {
+	src.begin(s, wallNs)
+	s.Cluster.Standings = told
+	return isKnown(s)
 }
 
 // KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The

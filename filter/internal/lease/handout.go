@@ -10,16 +10,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// Handout hands out what the service has granted for a part of an ask: Give to the requests that have waited for the
-// ask, in the order in which they came, and then Keep to the key's lease or account.
+// HandOut hands out what the service has granted for a part of an ask. The verdicts are those of the requests that have
+// waited for the ask, in the order in which they came. The grant is nil if the service has none for the part.
 //
 // Units of a rule that leases go, in this order:
 //
-//	to                                     by    what is not spent there
-//	the requests that have waited for the  Give  takeBack: goes back when the request is decided
-//	ask
-//	the key's lease, for later requests    Keep  CollectIdle: goes back when it is idle
-//	the service, if they cannot stay       Keep
+//	to                                     by           what is not spent there
+//	the requests that have waited          give         takeBack: goes back when the request is decided
+//	the key's lease, for later requests    keepInLease  CollectIdle: goes back when it is idle
+//	the service, if they cannot stay       keepInLease
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. Each gets one, and 18 are put into the lease. The
 // client of the second request has left, so quota.Return{Grant: 7, Units: 1} is sent. Later requests take 4 units of
@@ -27,7 +26,27 @@ import (
 //
 // Units of a rule that holds are in the key's account. Nothing goes back: what requests do not hold, the account's next
 // report leaves out.
-type Handout struct {
+func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict) {
+	if grant == nil {
+		grant = &quota.Grant{Failed: true}
+	}
+	h := newHandout(p, grant, trip, p.endReport(grant, trip.CameNs))
+	for _, v := range verdicts {
+		for _, s := range v.Subjects {
+			if d := s.Cluster.AskedFor; d != nil && d.ID == p.Wire.Definition { // each subject has another definition
+				h.give(s)
+			}
+		}
+	}
+	if p.Account != nil {
+		h.keepInAccount(p.Account)
+	} else {
+		h.keepInLease(&p.lease)
+	}
+}
+
+// handout is a grant while HandOut hands it out.
+type handout struct {
 	part    *Part            // for which it was granted
 	grant   *quota.Grant     // as it came
 	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
@@ -44,19 +63,14 @@ type Trip struct {
 	SentNs, CameNs int64
 }
 
-// NewHandout ends the part's report, and returns what is to be handed out. The grant is nil if the service has none for
-// the part.
-func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
-	if grant == nil {
-		grant = &quota.Grant{Failed: true}
-	}
+func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 	waitNs := grant.WaitNs
 	if waitNs != limit.Never {
 		waitNs = min(max(waitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
-	h := &Handout{
-		part: p, grant: grant, isValid: p.endReport(grant, trip.CameNs), cameNs: trip.CameNs,
+	h := &handout{
+		part: p, grant: grant, isValid: isValid, cameNs: trip.CameNs,
 		allotment: cluster.Allotment{
 			Denial: cluster.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
@@ -78,7 +92,7 @@ func (p *Part) endReport(grant *quota.Grant, cameNs int64) (mayGive bool) {
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
 //
-// It, NewHandout and Account.End bound what the service says of times by what can be, whatever a broken one answers.
+// It, newHandout and Account.End bound what the service says of times by what can be, whatever a broken one answers.
 // Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service counts its
 // durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the
 // service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
@@ -91,17 +105,8 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 	return standings
 }
 
-// Give gives a request the units that it needs of the part, if nobody has got them, or the denial, if what was denied
-// costs no more.
-func (h *Handout) Give(v *decide.Verdict) {
-	for _, s := range v.Subjects {
-		if d := s.Cluster.AskedFor; d != nil && d.ID == h.part.Wire.Definition { // each subject has another definition
-			h.give(s)
-		}
-	}
-}
-
-func (h *Handout) give(s *decide.Subject) {
+// give gives a subject the units that it needs, if nobody has got them, or the denial, if what was denied costs no more.
+func (h *handout) give(s *decide.Subject) {
 	switch {
 	case !h.isValid:
 	case h.grant.Denied && s.Cost >= h.part.Wire.Cost:
@@ -113,18 +118,9 @@ func (h *Handout) give(s *decide.Subject) {
 	}
 }
 
-// Keep keeps what no request has got, and remembers what the service has said of the key: in the key's account if its
-// rule holds, else in its lease.
-func (h *Handout) Keep() {
-	if acc := h.part.Account; acc != nil {
-		h.keepInAccount(acc)
-	} else {
-		h.keepInLease(&h.part.lease)
-	}
-}
-
-func (h *Handout) keepInAccount(acc *account.Account) {
-	if h.isValid && h.rest.Units > 0 { // the account has all that was granted
+// keepInAccount drops what no request has got: the account has all that the service has granted.
+func (h *handout) keepInAccount(acc *account.Account) {
+	if h.isValid && h.rest.Units > 0 {
 		acc.DropGiven(h.rest.Units)
 	}
 	if h.remembersBlock() {
@@ -132,7 +128,8 @@ func (h *Handout) keepInAccount(acc *account.Account) {
 	}
 }
 
-func (h *Handout) keepInLease(at *leaseAt) {
+// keepInLease puts what no request has got into the lease, or has it go back.
+func (h *handout) keepInLease(at *leaseAt) {
 	w := at.source.worker
 	e := at.change(w.clock.Now(), h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
 	if e != nil && e.LeftOf(h.rest.GrantID) != nil {
@@ -143,7 +140,7 @@ func (h *Handout) keepInLease(at *leaseAt) {
 }
 
 // writeInto writes the answer into the key's lease, and puts the rest there if that may stay.
-func (h *Handout) writeInto(e *state.LeaseEntry) bool {
+func (h *handout) writeInto(e *state.LeaseEntry) bool {
 	h.writeAnswer(&e.Lease, h.part.lease.source, e.NowNs)
 	mayStay := h.grant.Leased && h.isValid && !h.grant.Denied && e.NowNs < h.rest.EndNs
 	if mayStay && h.rest.Units > 0 && e.Put(h.rest) {
@@ -153,7 +150,7 @@ func (h *Handout) writeInto(e *state.LeaseEntry) bool {
 }
 
 // writeAnswer writes into the source's lease what the service said of the key.
-func (h *Handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
+func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 	l.Uncharged.Answer(h.part.Wire.Spent, h.isValid)
 	l.RefillUntilNs, l.SilentUntilNs = 0, 0
 	if !h.isValid {
@@ -192,7 +189,7 @@ func (h *Handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 //	       remembers that for another second.
 
 // blockedUntilNs is until when a grant that denies says that the key is blocked, 0 if it is not.
-func (h *Handout) blockedUntilNs() int64 {
+func (h *handout) blockedUntilNs() int64 {
 	block := h.part.Definition.Block()
 	if block < 0 || block >= len(h.allotment.Standings) || !h.grant.Denied || h.allotment.Standings[block].Used == 0 {
 		return 0
@@ -202,7 +199,7 @@ func (h *Handout) blockedUntilNs() int64 {
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and the next ones are told Blocked.
-func (h *Handout) deny(s *decide.Subject) {
+func (h *handout) deny(s *decide.Subject) {
 	s.Cluster.Allotment = h.allotment
 	if h.blockNs > 0 && h.allotment.Denial != cluster.Blocked {
 		s.Rule.Metrics.BlocksBegun++
@@ -211,11 +208,11 @@ func (h *Handout) deny(s *decide.Subject) {
 }
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
-func (h *Handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
+func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
 
 // denial is how long the worker remembers what the grant denies: until the wait or the block is over, and no longer
 // than account.MaxRememberNs.
-func (h *Handout) denial() leased.Denial {
+func (h *handout) denial() leased.Denial {
 	d := leased.Denial{UntilNs: h.cameNs + account.MaxRememberNs, PassNs: limit.Never}
 	if h.allotment.WaitNs != limit.Never {
 		d.PassNs = h.cameNs + h.allotment.WaitNs

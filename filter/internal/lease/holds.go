@@ -5,7 +5,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -182,6 +184,28 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 		return 0
 	}
 	return standings[len(standings)-1].Used // the last window is the limit.Concurrency
+}
+
+// Operate returns 0: nothing is leased. While the service is silent, the subject has what this proxy has counted by
+// itself.
+func (src *HoldSource) Operate(
+	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
+) (value int64, known bool, err error) {
+	src.begin(s, wallNs)
+	_, unavailable := src.unavailable(s, src.findAccount(s))
+	if unavailable && !src.showShare(s) {
+		return 0, false, local.ErrStore
+	}
+	return 0, s.Cluster.From == cluster.OwnShare, nil
+}
+
+// leaseOf is LeaseOf.
+func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
+	told := &result.Lease{}
+	if _, unavailable := src.unavailable(s, src.findAccount(s)); unavailable {
+		told.Silent = string(src.rule.Policy.OnUnavailable)
+	}
+	return told
 }
 
 // A hold of a HoldSource lies in one place or in two:

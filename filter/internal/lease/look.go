@@ -78,10 +78,3 @@ func (l *Look) Told(s *decide.Subject) []leased.Standing {
 	}
 	return nil
 }
-
-// Look finds out nothing: only the service knows, and has told it by Look.Told.
-func (src *clusterRule) Look(s *decide.Subject, wallNs int64, told []leased.Standing) (known bool) {
-	src.begin(s, wallNs)
-	s.Cluster.Standings = told
-	return isKnown(s)
-}

@@ -3,7 +3,6 @@ package lease
 import (
 	"math"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
@@ -97,11 +96,6 @@ func (rets *Returns) giveBack(src *Source, left leased.GrantLeft) {
 	default:
 		src.noteLost(left.Units)
 	}
-}
-
-// takeBack has the units go back.
-func (src *Source) takeBack(s *decide.Subject) {
-	src.worker.Returns.giveBack(src, s.Cluster.Allotment.GrantLeft)
 }
 
 // noteLost counts leased units that nobody can spend or return any more.

@@ -3,8 +3,10 @@ package lease
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -130,7 +132,7 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 		s.Cluster.Allotment.Units += s.Cost
 		return true
 	case cluster.LeaseTable:
-		return src.refundLease(s, wallNs)
+		return src.refundLease(s)
 	case cluster.OwnShare:
 		return src.local.Refund(s, wallNs)
 	default:
@@ -140,12 +142,17 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 
 // refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, they stay
 // counted.
-func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
+func (src *Source) refundLease(s *decide.Subject) bool {
 	at := leaseAt{src, s.Cluster.Lease.Key()}
-	written := at.change(wallNs, s.Cluster.Lease.NowNs, func(e *state.LeaseEntry) bool {
+	written := at.change(s.Record.Now, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		return e.WrittenNs != 0 && e.Put(s.Cluster.Taken)
 	})
 	return written != nil
+}
+
+// takeBack has the units go back.
+func (src *Source) takeBack(s *decide.Subject) {
+	src.worker.Returns.giveBack(src, s.Cluster.Allotment.GrantLeft)
 }
 
 // Tables are the table of leases, and what counts in the place of a silent service: keys
@@ -154,6 +161,59 @@ func (src *Source) Tables() []decide.Table {
 	t := src.table.Table()
 	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
+}
+
+// Operate returns how many units of the key this proxy may still spend. While the service is silent, the subject has
+// what this proxy has counted by itself.
+func (src *Source) Operate(
+	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
+) (value int64, known bool, err error) {
+	c := src.begin(s, wallNs)
+	e := new(state.LeaseEntry)
+	if src.table.Read(e, src.tableKey(s), wallNs, s.Cluster.MonotonicNs) != state.OK {
+		return 0, false, local.ErrStore
+	}
+	c.Lease = e
+	if src.isSilent(e) && !src.showShare(s) {
+		return 0, false, local.ErrStore
+	}
+	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s), s.Cluster.From == cluster.OwnShare, nil
+}
+
+// leftOfOthers is how many units of the subject's key may be spent under other limits, which
+// other requests give, as far as this worker keeps these.
+func (src *Source) leftOfOthers(s *decide.Subject) (units int64) {
+	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
+	var e state.LeaseEntry
+	for requested := range defs.requested {
+		limits, ofRule := requested.limitsOf(src.firstDefinition)
+		if !ofRule || limits == own {
+			continue
+		}
+		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
+		if src.table.Read(&e, key, s.Record.Now, s.Cluster.MonotonicNs) == state.OK {
+			units += int64(e.Left(e.NowNs))
+		}
+	}
+	return units
+}
+
+// leaseOf is LeaseOf.
+func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
+	told, e := &result.Lease{}, s.Cluster.Lease
+	if e == nil { // it was not read
+		return told
+	}
+	for i := range e.Grants {
+		if left := &e.Grants[i]; left.Units > 0 && left.EndNs > e.NowNs {
+			told.EndsNs = max(told.EndsNs, left.EndNs-e.NowNs)
+		}
+	}
+	told.Units = e.Left(e.NowNs)
+	if src.isSilent(e) {
+		told.Silent = string(src.rule.Policy.OnUnavailable)
+	}
+	return told
 }
 
 // While the service is silent, this proxy admits requests by its share of the limits. What these cost is Uncharged in
@@ -249,7 +309,7 @@ func (src *Source) readLease(s *decide.Subject, c *cluster.Carried) (ok bool) {
 //	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
 //	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
 //	                      later ask
-//	read anew             takeShare, refundLease, Handout.Keep and watchedGrant.collect, by leaseAt.change
+//	read anew             takeShare, refundLease, keepInLease and watchedGrant.collect, by leaseAt.change
 
 // leaseAt is where the lease of one key lies, also when there is no request of the key any more.
 type leaseAt struct {

@@ -15,17 +15,17 @@
 //	  v                                                v
 //	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
 //	  |            |             BeginAsk, EndAsks,    |
-//	  |  Read,     |  Open,      Handout               |  Due, Write, ...
+//	  |  Read,     |  Open,      HandOut               |  Due, Write, ...
 //	  |  Write     |  Hold, ...                        |
 //	  v            v                                   v
 //	table of    account.Book, and its Accounts  <------+
 //	leases
 //
 //	what          is left in                by                         for
-//	a request     its decide.Subject        Handout.Give               Source.Check and Take, in the next Decide
+//	a request     Subject.Cluster           HandOut                    Source.Check and Take, in the next Decide
 //	a refill      Worker.refills            Source.Take                Client.Flush
 //	a report      the list of Book          Account.list               Client.Flush
-//	a return      Worker.Returns            Handout.Keep, EndAsks and  Client.Flush
+//	a return      Worker.Returns            HandOut, EndAsks and       Client.Flush
 //	                                        CollectIdle, by giveBack
 //	silence       Worker.Service            Client.Tick                Source.Check
 //
@@ -37,7 +37,7 @@
 //	Client.Wait      BeginAsk finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
-//	                 999. Of these 250 units Give gives 1 to the request's Subject, and Keep puts 249 into the lease.
+//	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
 //	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
 //	Source.Take      It takes the 1 unit of the Subject's allotment.
 //	Client.Done      EndAsks finds that nothing is left of the allotment, so nothing goes back.
@@ -50,16 +50,15 @@
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
 //	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent,
-//	                             and notes for the service what was spent in silence;
-//	                leaseAt      reads and writes leases;
+//	                             and notes for the service what was spent in silence
+//	                leaseAt      reads and writes leases
 //	                refill       has units asked for ahead of need
+//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	ask.go          Part         what is asked for a request, and how its limits are defined to the service
-//	handout.go      Handout      what the service grants, or denies: requests that have waited get it, and the key's
+//	handout.go      HandOut      what the service grants, or denies: requests that have waited get it, and the key's
 //	                             lease or account keeps the rest
 //	returns.go      Returns      what goes back, at once or when it is idle
-//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	look.go         Look         what clients are told that ask for their usage
-//	operate.go                   what operators are told
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 package lease

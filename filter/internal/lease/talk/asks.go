@@ -224,7 +224,7 @@ func (as *askList) find(id uint32) *ask {
 type ending uint8
 
 const (
-	answered   ending = iota // lease.NewHandout has ended the reports, by what the service has said
+	answered   ending = iota // lease.HandOut has ended the reports, by what the service has said
 	refused                  // the service takes no reports now: they are given up
 	unanswered               // the reports may be lost, or have never left: they are made again
 )

@@ -77,6 +77,7 @@ type Client struct {
 	// Memory:
 	queue      []*ask             // for pack
 	due        []*account.Account // for queueReports
+	verdicts   []*decide.Verdict  // for handOut
 	outMessage quota.Asks
 	inMessage  quota.Results
 	message    []byte // as it is sent

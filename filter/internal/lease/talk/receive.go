@@ -60,13 +60,14 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 func (c *Client) handOut(a *ask, result *quota.AskResult, now int64) {
 	c.decideMore(a, result, answered)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
-	for i := range a.parts {
-		h := lease.NewHandout(&a.parts[i], grantOf(result, i), trip)
-		for _, req := range a.waiters {
-			h.Give(req.Verdict)
-		}
-		h.Keep()
+	for _, req := range a.waiters {
+		c.verdicts = append(c.verdicts, req.Verdict)
 	}
+	for i := range a.parts {
+		lease.HandOut(&a.parts[i], grantOf(result, i), trip, c.verdicts)
+	}
+	clear(c.verdicts)
+	c.verdicts = c.verdicts[:0]
 	c.finish(a, answered)
 }
 
