@@ -22,6 +22,8 @@ const (
 	ofCluster = `{"name":"r","limits":["100/1h"],"block":"1h","scope":"cluster","on_unavailable":"local"}`
 )
 
+const nowhere = cluster.Nowhere
+
 // deniedHits are what a rule keeps of a hit that it denies, if other workers write in between and calls into the
 // proxy fail.
 var deniedHits = map[string]struct {
@@ -33,43 +35,43 @@ var deniedHits = map[string]struct {
 	known  bool
 	counts metrics.Counts // beside those of any denial
 }{
-	"nothing is kept":           {one, purse{}, cluster.Nowhere, nil, limit.Never, true, metrics.Counts{}},
-	"its cost is counted":       {counts, purse{}, cluster.Nowhere, []Keep{{Units: 2}}, limit.Never, true, metrics.Counts{}},
-	"it begins a block":         {blocks, purse{}, cluster.Nowhere, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
-	"only held units are short": {counts, purse{heldBack: true}, cluster.Nowhere, nil, 0, true, metrics.Counts{}},
+	"nothing is kept":           {one, purse{}, nowhere, nil, limit.Never, true, metrics.Counts{}},
+	"its cost is counted":       {counts, purse{}, nowhere, []Keep{{Units: 2}}, limit.Never, true, metrics.Counts{}},
+	"it begins a block":         {blocks, purse{}, nowhere, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
+	"only held units are short": {counts, purse{heldBack: true}, nowhere, nil, 0, true, metrics.Counts{}},
 	"another worker was faster": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Denied}}, cluster.Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Denied}}, nowhere,
 		[]Keep{{Block: true}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has begun the block": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Blocked}}, cluster.Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Blocked}}, nowhere,
 		nil, 2, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: no block": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, cluster.Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, nowhere,
 		nil, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: it counts": {
-		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, cluster.Nowhere,
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, nowhere,
 		[]Keep{{Units: 2}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"others are faster each time": {
-		counts, purse{keeps: slices.Repeat([]state.Status{state.Mismatch}, state.MaxRetries)}, cluster.Nowhere,
+		counts, purse{keeps: slices.Repeat([]state.Status{state.Mismatch}, state.MaxRetries)}, nowhere,
 		nil, limit.Never, false, metrics.Counts{CASRetries: state.MaxRetries, Contention: 1},
 	},
 	"the key cannot be read again": {
-		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Failed}}, cluster.Nowhere,
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Failed}}, nowhere,
 		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
 	"the page is full": {
-		counts, purse{keeps: []state.Status{state.Full}}, cluster.Nowhere,
+		counts, purse{keeps: []state.Status{state.Full}}, nowhere,
 		nil, limit.Never, true, metrics.Counts{Full: 1},
 	},
 	"it cannot be written": {
-		counts, purse{keeps: []state.Status{state.Failed}}, cluster.Nowhere,
+		counts, purse{keeps: []state.Status{state.Failed}}, nowhere,
 		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
-	"the quota service keeps it": {ofCluster, purse{}, cluster.Nowhere, nil, limit.Never, true, metrics.Counts{}},
+	"the quota service keeps it": {ofCluster, purse{}, nowhere, nil, limit.Never, true, metrics.Counts{}},
 	"the service is silent": {
 		ofCluster, purse{}, cluster.OwnShare, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{},
 	},

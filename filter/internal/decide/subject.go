@@ -75,7 +75,8 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 }
 
 // beginReading sets what is read of Record where the source reads none: noteOutcome reads Findings, and Now is the
-// present for View and for what package lease says of a wait. It begins what Cluster has of a check, at the same instant.
+// present for View and for what package lease says of a wait. It begins what Cluster has of a check, at the same
+// instant.
 func (s *Subject) beginReading(wallNs, monotonicNs int64) {
 	s.Record.Now = wallNs
 	s.Record.Findings = state.Findings{}

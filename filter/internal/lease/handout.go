@@ -105,7 +105,8 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 	return standings
 }
 
-// give gives a subject the units that it needs, if nobody has got them, or the denial, if what was denied costs no more.
+// give gives a subject the units that it needs, if nobody has got them, or the denial, if what was denied costs no
+// more.
 func (h *handout) give(s *decide.Subject) {
 	switch {
 	case !h.isValid:

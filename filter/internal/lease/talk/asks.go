@@ -90,11 +90,20 @@ func (a *ask) putBefore(earlier *ask) {
 
 // takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
 func (a *ask) takeWaiters(other *ask) {
-	for _, req := range other.waiters {
-		req.asks = without(req.asks, other)
+	for _, req := range other.dropWaiters() {
 		req.waitFor(a)
 	}
-	other.waiters = nil
+}
+
+// dropWaiters has the ask's requests wait for it no longer, and returns them. Each knows for which asks it waits, as an
+// ask knows its requests: Waiter.waitFor links both, and this or askList.leave unlinks them.
+func (a *ask) dropWaiters() []*Waiter {
+	dropped := a.waiters
+	a.waiters = nil
+	for _, req := range dropped {
+		req.asks = without(req.asks, a)
+	}
+	return dropped
 }
 
 // without removes one of a list.
@@ -225,7 +234,7 @@ type ending uint8
 
 const (
 	answered   ending = iota // lease.HandOut has ended the reports, by what the service has said
-	refused                  // the service takes no reports now: they are given up
+	notTaken                 // the service has not taken the ask, so it has no reports: they are given up
 	unanswered               // the reports may be lost, or have never left: they are made again
 )
 
@@ -241,7 +250,7 @@ func (a *ask) endReports(how ending) {
 		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
 		switch {
 		case acc == nil, how == answered:
-		case how == refused:
+		case how == notTaken:
 			acc.GiveUp(report)
 		case how == unanswered:
 			acc.Repeat(report)

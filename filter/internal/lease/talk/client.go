@@ -343,9 +343,8 @@ func (wl *waiterList) hasOverdue(now int64) bool {
 	return false
 }
 
-// makeReady has Next return a request. It waits for no ask any more.
+// makeReady has Next return a request, which waits for no ask any more.
 func (wl *waiterList) makeReady(req *Waiter) {
 	req.state = ready
-	req.asks = req.asks[:0]
 	wl.ready = append(wl.ready, req)
 }

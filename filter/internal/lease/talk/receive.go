@@ -44,16 +44,16 @@ func (c *Client) defineAgain(a *ask) {
 	for i := range a.parts {
 		delete(c.stream.defined, a.parts[i].Wire.Definition)
 	}
-	c.asks.askAgain(a, refused)
+	c.asks.askAgain(a, notTaken)
 }
 
 // reject has the requests wait no longer: the service takes no more asks now.
 func (c *Client) reject(a *ask, result *quota.AskResult) {
-	c.decideMore(a, result, refused)
+	c.decideMore(a, result, notTaken)
 	for _, req := range a.waiters {
 		req.stopAsking(cluster.Rejected)
 	}
-	c.finish(a, refused)
+	c.finish(a, notTaken)
 }
 
 // handOut hands out the units of an ask: the requests that it decides go on.
@@ -83,13 +83,11 @@ func (c *Client) tellLooks(a *ask, result *quota.AskResult, now int64) {
 
 // finish ends an ask whose requests have their result. Each goes on, unless it waits for other asks, too.
 func (c *Client) finish(a *ask, how ending) {
-	for _, req := range a.waiters {
-		req.asks = without(req.asks, a)
+	for _, req := range a.dropWaiters() {
 		if len(req.asks) == 0 {
 			c.waiters.makeReady(req)
 		}
 	}
-	a.waiters = nil
 	c.asks.end(a, how)
 }
 
