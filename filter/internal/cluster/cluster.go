@@ -1,5 +1,5 @@
-// Package cluster has what a Subject of package decide carries for a rule of scope cluster, from one call of its source to
-// the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
+// Package cluster has what a Subject of package decide carries for a rule of scope cluster, from one call of its source
+// to the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
 // decide only has each Subject carry it, and reads what the last check has found.
 //
 // Its invariant: Begin empties it, so no request gets what another was granted.

@@ -86,8 +86,8 @@ func (s *Subject) giveUp(why *uint64) (kept bool) {
 // toKeep is what the rule keeps of the denied hit, if that is how its key stands by now.
 //
 // A rule of scope cluster has been denied by OwnShare. If another worker has had an answer of the quota service since,
-// Cluster.From is not OwnShare any more: nothing is kept here, and the metric QuotaUnavailable misses the denial. That is
-// left so, because it is rare: others must write the share and the lease within this decision.
+// Cluster.From is not OwnShare any more: nothing is kept here, and the metric QuotaUnavailable misses the denial. That
+// is left so, because it is rare: others must write the share and the lease within this decision.
 func (s *Subject) toKeep(found Found) (keep Keep) {
 	if !s.isCountedHere() || s.Cost == 0 {
 		return keep
