@@ -27,8 +27,8 @@ type name struct {
 }
 
 const (
-	// forgetNs is how much longer than its timeout a request must not have wanted units of an idle account, before
-	// the account is forgotten.
+	// forgetNs is how long an account is kept that is not in use, after the timeout of the last request that has
+	// wanted units of it.
 	forgetNs = 10_000_000_000
 	// maxAccounts is how many keys a worker reports: if the service does not answer, each of
 	// them stays. on_unavailable decides about one more.

@@ -91,18 +91,19 @@ func (acc *Account) hasUnderWay(number uint64) bool {
 	return acc.IsUnderWay() && number >= acc.firstUnderWay
 }
 
-// End ends the report of that number by what the service has granted for it. mayGive says whether the grant gives
-// units: its store did not fail, and the service has granted them to the worker as it was reported there. The account
-// has them as given then: what no request gets of them is to be dropped.
+// End ends the report of that number by what the service has granted for it:
 //
-//	the report                              mayGive  then
-//	is not under way: given up, or lost     no       nothing changes
-//	is of an earlier part of the ask        yes      still under way: the last part ends it
-//	is the newest one, and not Noted        no       the key is silent, and nothing is under way
-//	is the newest one, and Noted            yes      the store knows it, and nothing is under way
+//	the report                           then
+//	is not under way: given up, or lost  nothing changes
+//	is of an earlier part of the ask     it is still under way: the last part ends it
+//	is the newest one, and not Noted     the key is silent, and nothing is under way
+//	is the newest one, and Noted         the store knows it, and nothing is under way
 //
-// A report is not Noted if the store failed, or if the service knows no reports. Starting counts, whatever has become
-// of the report.
+// mayGive says whether the grant gives units: the report was under way, and the store has noted it, and has not failed.
+// The account has them as given then: what no request gets of them is to be dropped.
+//
+// A report is not Noted if the store failed, unless that is Starting, or if the service knows no reports. Starting
+// counts, whatever has become of the report.
 func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
@@ -110,26 +111,20 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	if !acc.hasUnderWay(number) {
 		return false
 	}
-	mayGive = !g.Failed
 	if number == acc.sums.NewestReport() {
-		mayGive = mayGive && g.Noted
-		acc.endNewest(g, now)
+		acc.firstUnderWay = 0
+		acc.list() // for what has changed since the report
+		if g.Noted {
+			acc.sums.NoteGrant(number, g.Units)
+		} else {
+			acc.SilentUntilNs = now + MaxRememberNs
+		}
 	}
+	mayGive = g.Noted && !g.Failed
 	if mayGive {
 		acc.sums.AddGiven(g.Units)
 	}
 	return mayGive
-}
-
-// endNewest ends all reports of an ask, by what the service has granted for the newest one.
-func (acc *Account) endNewest(g *quota.Grant, now int64) {
-	acc.firstUnderWay = 0
-	if g.Noted {
-		acc.sums.NoteGrant(acc.sums.NewestReport(), g.Units)
-	} else {
-		acc.SilentUntilNs = now + MaxRememberNs
-	}
-	acc.list() // for what has changed since the report
 }
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
