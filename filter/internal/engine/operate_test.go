@@ -15,6 +15,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// A key without a record of its own may count what the floor of its page has. Once it is reset, a record says that it
+// does not, and takes the place of another key's.
+func TestAResetThatEvictsIsCounted(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"capacity":1,"limits":["4/1h"]}`)
+	for _, user := range []string{"a", "b"} {
+		require.Equal(t, 4, admits(p, e, 9, "u", user))
+	}
+	evicted := func() uint64 { return series(e)["default r: evicted"] }
+	require.EqualValues(t, 1, evicted())
+	operate(t, e, Operation{Name: "reset", Rule: "r", Key: []string{"a"}})
+	require.EqualValues(t, 2, evicted())
+}
+
 // The value of a layered rule is that of the window with least left, and a
 // window may be named or numbered.
 func TestOperationsOnLayeredRules(t *testing.T) {

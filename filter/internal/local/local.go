@@ -221,25 +221,27 @@ func (c *Source) operate(
 ) (value int64, status state.Status) {
 	e := &s.Record
 	switch o {
-	case decide.Reset:
-		had, status := c.Table.Reset(e, c.evicts())
-		if had {
-			return 1, status
-		}
-		return 0, status
 	case decide.ExpiresAt:
 		return expiresAt(s), state.OK
 	case decide.Inc:
 		status = c.Table.Inc(e, column, n, c.evicts())
 	case decide.Set:
 		status = c.Table.Set(e, column, n, c.evicts())
+	case decide.Reset:
+		var had bool
+		had, status = c.Table.Reset(e, c.evicts())
+		noteStored(s, status)
+		if had {
+			value = 1
+		}
+		return value, status
 	default: // Get reads alone. Leased is not asked of this source
 		return c.used(s, column), state.OK
 	}
+	noteStored(s, status)
 	if status != state.OK {
 		return 0, status
 	}
-	s.Rule.Metrics.NoteStored(&e.Findings)
 	return c.used(s, column), state.OK
 }
 
