@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	classifier "github.com/google/licenseclassifier/v2"
@@ -22,9 +23,12 @@ var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC
 // documentation, which no binary has.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|unlicense)([._-].*)?$`)
 
+// knownLicenses are all texts of licenses, which take half a second to read.
+var knownLicenses = sync.OnceValues(assets.DefaultClassifier)
+
 // readLicenses reads the licenses of all modules.
 func (r *release) readLicenses() error {
-	known, err := assets.DefaultClassifier()
+	known, err := knownLicenses()
 	if err != nil {
 		return err
 	}
