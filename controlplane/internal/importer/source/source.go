@@ -6,6 +6,7 @@
 package source
 
 import (
+	"bytes"
 	"regexp"
 	"slices"
 	"strconv"
@@ -58,31 +59,29 @@ var (
 	blank  = regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
 )
 
-// maxDocuments bounds the work on a file, as each document is parsed with its lines in it.
+// maxDocuments bounds the work on a file, as each document is parsed with its lines in it. Blank ones are not.
 const maxDocuments = 100
 
 // parse parses a file: its document, or a list of them.
 func parse(f File) (*policy.Node, error) {
 	root := &policy.Node{Kind: policy.List}
 	borders := append(border.FindAllIndex(f.Text, -1), []int{len(f.Text), len(f.Text)})
-	if len(borders) > maxDocuments {
-		return nil, policyfile.Errors{{File: f.Name, Message: "there are more than " + strconv.Itoa(maxDocuments) +
-			" documents in it: give those with limits"}}
-	}
-	begin := 0
+	begin, lines := 0, 0 // of the document, and before it
 	for _, line := range borders {
 		text := f.Text[begin:line[0]]
-		lines := strings.Count(string(f.Text[:begin]), "\n")
-		begin = line[1]
-		if blank.Match(text) {
-			continue
+		if !blank.Match(text) {
+			if len(root.Items) == maxDocuments {
+				return nil, policyfile.Errors{{File: f.Name, Message: "there are more than " + strconv.Itoa(maxDocuments) +
+					" documents in it: give those with limits"}}
+			}
+			// Behind as many blank lines, so that its lines have the numbers of the file.
+			n, err := policyfile.Parse(f.Name, append(bytes.Repeat([]byte("\n"), lines), text...))
+			if err != nil {
+				return nil, err
+			}
+			root.Items = append(root.Items, n)
 		}
-		// Behind as many blank lines, so that its lines have the numbers of the file.
-		n, err := policyfile.Parse(f.Name, append([]byte(strings.Repeat("\n", lines)), text...))
-		if err != nil {
-			return nil, err
-		}
-		root.Items = append(root.Items, n)
+		begin, lines = line[1], lines+bytes.Count(text, []byte("\n"))
 	}
 	switch len(root.Items) {
 	case 0:

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,19 @@ func TestResourcesHaveTheirPlaces(t *testing.T) {
 		}
 		require.Equal(t, want, got, text)
 	}
+}
+
+// Blank documents do not count, such as the one before a --- at the begin of the file, as Helm writes it.
+func TestDocumentsAreCounted(t *testing.T) {
+	for documents, want := range map[string]int{
+		strings.Repeat("---\nkind: A\n", 100): 100, strings.Repeat("---\n", 100_000) + "kind: A": 1,
+	} {
+		in, err := Open(File{Name: "f", Text: []byte(documents)})
+		require.NoError(t, err)
+		require.Len(t, in.Resources(), want)
+	}
+	_, err := Open(File{Name: "f", Text: []byte(strings.Repeat("kind: A\n---\n", 101))})
+	require.ErrorContains(t, err, "f: there are more than 100 documents")
 }
 
 // The lines of a document are those of its file.
