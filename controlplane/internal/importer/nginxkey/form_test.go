@@ -81,6 +81,22 @@ func TestNetworksOfWhatIsNoAddress(t *testing.T) {
 	}
 }
 
+// A policy has one host for a.example with any port. What it does not tell from an earlier entry has a rule that is off:
+// it does not vanish.
+func TestEntriesThatAPolicyDoesNotTellApart(t *testing.T) {
+	for source, entries := range map[string]string{
+		"$http_host":   `a.example:8080 ""; a.example:80 $binary_remote_addr;`,
+		"${http_host}": `a.example:80 ""; a.example $binary_remote_addr;`,
+		"$Http_Host":   `a.example ""; a.example:80 $binary_remote_addr;`,
+	} {
+		forms := counted(t, "map "+source+" $key { "+entries+` default ""; }`, "$key")
+		require.Len(t, forms, 1, entries)
+		require.Equal(t, []request.WhyOff{
+			"No match can select its requests: a policy does not tell them from those of an earlier entry of the map.",
+		}, forms[0].Requests.WhyOff(), entries)
+	}
+}
+
 // nginx compares the names of hosts without case, also in a header.
 func TestHostsOfAHeader(t *testing.T) {
 	forms := counted(t, `map $http_x_host $key { hostnames; *.a.example ""; default $binary_remote_addr; }`, "$key")

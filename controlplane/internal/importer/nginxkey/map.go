@@ -150,8 +150,12 @@ func (m *mapping) valuesByEntry(of request.Value) (list []mappedValue) {
 		for _, s := range selections {
 			rest := s
 			exemptEarlierEntries(&rest, earlier)
-			if !rest.HasExempt(s.Match()) { // else an earlier entry has all of them
+			switch {
+			case !rest.HasExempt(s.Match()):
 				list = append(list, mappedValue{e.value, rest})
+			case !rest.AreNone(): // a policy compares less, and not all of nginx' requests need be in the earlier entry
+				s.TurnOff(request.NoMatch("a policy does not tell them from those of an earlier entry of the map"))
+				list = append(list, mappedValue{e.value, s})
 			}
 		}
 		earlier = append(earlier, selections...)
