@@ -97,6 +97,20 @@ func TestEntriesThatAPolicyDoesNotTellApart(t *testing.T) {
 	}
 }
 
+// nginx takes the last of two entries of a geo that are of one network, and warns.
+func TestTheLastEntryOfANetwork(t *testing.T) {
+	for entries, text := range map[string]string{
+		"10.1.0.0/16 a; 10.1.2.0/16 b; 10.2.0.0/16 c;":    "b",
+		"10.1.2.3 a; 10.1.0.0/16 c; 10.1.2.3/32 b;":       "b",
+		"2001:db8::/32 a; 2001:DB8::/32 b; 10.0.0.0/8 c;": "c",
+		"10.0.0.0/8 a; 10.2.0.0/16 b; 10.0.0.0/8 c;":      "c",
+	} {
+		forms := counted(t, "map $host $ip { default 10.1.2.3; }\ngeo $ip $key { "+entries+" }", "$key")
+		require.Len(t, forms, 1, entries)
+		require.Equal(t, text, forms[0].Text, entries)
+	}
+}
+
 // nginx compares the names of hosts without case, also in a header.
 func TestHostsOfAHeader(t *testing.T) {
 	forms := counted(t, `map $http_x_host $key { hostnames; *.a.example ""; default $binary_remote_addr; }`, "$key")

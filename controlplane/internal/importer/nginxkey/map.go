@@ -2,6 +2,7 @@ package nginxkey
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,11 +53,28 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 			m.entries = append(m.entries, mapEntry{[]pattern{patternOf(e.Name, isGeo, hasHosts)}, value})
 		}
 	}
+	if isGeo {
+		m.entries = lastOfEachNetwork(m.entries)
+	}
 	slices.SortStableFunc(m.entries, func(a, b mapEntry) int {
 		return cmp.Or(cmp.Compare(a.kind(), b.kind()), -cmp.Compare(a.patterns[0].length(), b.patterns[0].length()))
 	})
 	m.merge()
 	v.byName[strings.ToLower(name)] = m
+}
+
+// lastOfEachNetwork are the entries of a geo that nginx has: the last one of each network.
+func lastOfEachNetwork(list []mapEntry) []mapEntry {
+	isThere := map[netip.Prefix]bool{}
+	slices.Reverse(list)
+	list = slices.DeleteFunc(list, func(e mapEntry) bool {
+		network, ok := request.NetworkOf(e.patterns[0].written())
+		isReplaced := ok && isThere[network]
+		isThere[network] = true
+		return isReplaced
+	})
+	slices.Reverse(list)
+	return list
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
