@@ -47,7 +47,8 @@ import (
 // For a new key e is 0. A request after t seconds makes it max(0, e - r·t + 1), and is denied if
 // that is more than b; a denied request changes nothing. With b - e tokens left, that is the bucket:
 // it has min(b+1, tokens + r·t) tokens, and a request takes one if there is one.
-// Whether a request is delayed does not change that, because it counts when it arrives.
+// Whether a request is delayed does not change that, because it counts when it arrives. One thing differs: nginx rounds
+// the rate down to thousandths of a request a second. So 1r/m is 0.96 a minute there, and no rate differs by more.
 //
 // The error is about a file that cannot be parsed. Other problems are left in the draft.
 func Read(d *draft.Draft, files []source.File, include Include) error {
