@@ -81,8 +81,8 @@ func TestNetworksOfWhatIsNoAddress(t *testing.T) {
 	}
 }
 
-// A policy has one host for a.example with any port. What it does not tell from an earlier entry has a rule that is off:
-// it does not vanish.
+// A policy has one host for a.example with any port. What it does not tell from an earlier entry has a rule that is
+// off: it does not vanish.
 func TestEntriesThatAPolicyDoesNotTellApart(t *testing.T) {
 	for source, entries := range map[string]string{
 		"$http_host":   `a.example:8080 ""; a.example:80 $binary_remote_addr;`,
