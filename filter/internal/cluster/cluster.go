@@ -24,6 +24,7 @@ import (
 type Carried struct {
 	ofRequest
 	ofCheck
+	Taken leased.Spent // of the Lease, by the last Source.Take; Refund puts it back, and nobody else reads it
 
 	// Memory:
 	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
@@ -48,7 +49,6 @@ type ofCheck struct {
 	// the subject has a View and is not counted here, each window has one.
 	Standings []leased.Standing
 	Lease     *state.LeaseEntry // of the key, and what Take has changed in it since; nil if it was not read
-	Taken     leased.GrantLeft  // of the Lease, by Source.Take; Refund puts it back
 }
 
 // Begin begins the next request.

@@ -243,3 +243,35 @@ func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {
 	require.False(t, w.verdicts[id])
 	require.EqualValues(t, 5, w.lost())
 }
+
+// A request takes units of its worker's grant and of another worker's, and then a rule denies it. Meanwhile a tick of its
+// worker has found nothing left of the grant. Each worker returns the units of its own grant all the same.
+func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
+	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["100/1s"],"cost":{"header":"v"}},` +
+		`{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
+	w, _ := pair(t, rules)
+	other, third := newWorker(t, w.proxy, rules, 2), newWorker(t, w.proxy, rules, 3)
+	passesLast := func(v string) {
+		w.proxy.Headers = map[string][]string{"v": {v}}
+		require.True(t, third.engine.Decide().Allowed)
+	}
+	passesLast("other") // makes the table
+	w.request("a")
+	other.request("a")
+	w.grant(2, 800*ms, true) // of which the request keeps 1
+	w.goOn()
+	other.grant(3, 900*ms, true)
+	other.goOn()
+	w.proxy.After = func(string) { // the next request has taken of the lease
+		w.proxy.After = nil
+		w.passTime()
+		passesLast("3")
+	}
+	id := w.request("a 3")
+	require.Contains(t, w.verdicts, id)
+	require.False(t, w.verdicts[id])
+	w.passTime()
+	other.passTime()
+	require.Equal(t, []quota.Return{{Grant: 1, Units: 1}}, w.returned())
+	require.Equal(t, []quota.Return{{Grant: 1, Units: 2}}, other.returned())
+}

@@ -143,11 +143,24 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, they stay
 // counted.
 func (src *Source) refundLease(s *decide.Subject) bool {
-	at := leaseAt{src, s.Cluster.Lease.Key()}
-	written := at.change(s.Record.Now, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
-		return e.WrittenNs != 0 && e.Put(s.Cluster.Taken)
+	c := &s.Cluster
+	at := leaseAt{src, c.Lease.Key()}
+	written := at.change(s.Record.Now, c.MonotonicNs, func(e *state.LeaseEntry) bool {
+		fits := e.WrittenNs != 0
+		for _, taken := range c.Taken {
+			fits = fits && (taken.Units == 0 || e.Put(taken))
+		}
+		return fits
 	})
-	return written != nil
+	if written == nil {
+		return false
+	}
+	for _, taken := range c.Taken { // a visit may have found nothing of them left meanwhile
+		if taken.Units > 0 {
+			src.worker.Returns.watch(&at, taken.GrantID, c.MonotonicNs)
+		}
+	}
+	return true
 }
 
 // takeBack has the units go back.

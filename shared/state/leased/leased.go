@@ -69,18 +69,17 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 	return units
 }
 
-// Spend spends units, first those of the grant that ends first. At least so many must be left. It returns them for Put,
-// which puts all of them back into that grant: none can be spent after its own end then.
-func (l *Lease) Spend(nowNs int64, units uint32) (spent GrantLeft) {
-	for left := units; left > 0; {
+// Spent are units of each grant, as Spend has taken them. Put puts them back.
+type Spent [MaxGrants]GrantLeft
+
+// Spend spends units, first those of the grant that ends first. At least so many must be left.
+func (l *Lease) Spend(nowNs int64, units uint32) (spent Spent) {
+	for i := 0; units > 0; i++ {
 		first := l.endsFirst(nowNs)
-		if left == units {
-			spent = *first
-			spent.Units = units
-		}
-		n := min(left, first.Units)
+		n := min(units, first.Units)
+		spent[i] = GrantLeft{first.GrantID, n}
 		first.Units -= n
-		left -= n
+		units -= n
 	}
 	return spent
 }
