@@ -403,5 +403,5 @@ func (r *refill) ahead(e *state.LeaseEntry) uint32 {
 
 // isDue reports whether what is left lasts less than leadNs.
 func (r *refill) isDue(e *state.LeaseEntry) bool {
-	return uint64(e.Left(e.NowNs))*uint64(r.rateNs) < uint64(r.rate(e))*uint64(r.leadNs)
+	return float64(e.Left(e.NowNs))*float64(r.rateNs) < float64(r.rate(e))*float64(r.leadNs) // beyond 64 bits
 }

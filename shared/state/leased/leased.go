@@ -246,12 +246,16 @@ type Rate struct {
 func (r *Rate) Over(nowNs, periodNs int64) uint32 {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
-		before := uint64(r.Before) * uint64(periodNs-passed) / uint64(periodNs)
-		return limit.AddSaturating(r.Now, uint32(before))
+		return limit.AddSaturating(r.Now, share(r.Before, periodNs-passed, periodNs))
 	case passed < 2*periodNs:
-		return uint32(uint64(r.Now) * uint64(2*periodNs-passed) / uint64(periodNs))
+		return share(r.Now, 2*periodNs-passed, periodNs)
 	}
 	return 0
+}
+
+// share is the part of a number of units that falls into part of a period. Their product may have more than 64 bits.
+func share(units uint32, partNs, periodNs int64) uint32 {
+	return uint32(float64(units) * float64(partNs) / float64(periodNs))
 }
 
 // Add adds units that were spent to the rate.

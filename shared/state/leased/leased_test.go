@@ -21,6 +21,11 @@ func TestLeaseRate(t *testing.T) {
 	l.Rate.Add(5000, period, 1<<32-1)
 	l.Rate.Add(5001, period, 1)
 	require.Equal(t, uint32(1<<32-1), l.Rate.Over(5001, period), "saturates")
+
+	const most = 5_000_000_000 // half of the longest horizon
+	l.Rate = Rate{FromNs: most, Before: 1<<32 - 1}
+	require.EqualValues(t, 1<<32-1, l.Rate.Over(most, most))
+	require.InDelta(t, 1<<31, l.Rate.Over(most+most/2, most), 1)
 }
 
 // Units of several grants are spent in the order of their ends, and none after its
