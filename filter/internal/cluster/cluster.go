@@ -16,8 +16,8 @@ import (
 // Carried is what a subject carries. Who sets what, where a request has to wait:
 //
 //	Source.Check  finds too few units: the outcome is Pending
-//	talk.Client   Asked = Asking, and it asks the service. Then Allotment = what the request gets of a grant, or
-//	              Asked = TimedOut or Rejected
+//	talk.Client   Asked = Asking, and it asks the service. Later Asked = TimedOut or Rejected, if that gives nothing
+//	HandOut       Allotment = what the request gets of a grant, or that the service denies
 //	Source.Check  goes by the Allotment if that decides, or by units that are there by now. Else the outcome is Pending
 //	              again if the subject is still Asking, Contended if it was Rejected, and that of on_unavailable if it
 //	              TimedOut
@@ -83,24 +83,24 @@ const (
 // value is none: it decides nothing.
 type Allotment struct {
 	leased.GrantLeft                   // units that the subject may take, until the grant's end by the monotonic clock
-	Denial           Denial            // why it may take none
+	Reason           Reason            // why the service denies; NotDenied if it does not
 	WaitNs           int64             // of a denial: until the cost passes, or limit.Never
 	Standings        []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
-// Denial is why the service denies.
-type Denial uint8
+// Reason is why the service denies.
+type Reason uint8
 
-// The denials.
+// The reasons.
 const (
-	NotDenied Denial = iota
+	NotDenied Reason = iota
 	Denied           // too few units are left
 	HeldBack         // too few are left, and enough would be if less were held
 	Blocked          // the key was blocked before
 )
 
-// DenialOf is that of a grant.
-func DenialOf(g *quota.Grant) Denial {
+// ReasonOf is that of a grant.
+func ReasonOf(g *quota.Grant) Reason {
 	switch {
 	case !g.Denied:
 		return NotDenied
@@ -114,5 +114,5 @@ func DenialOf(g *quota.Grant) Denial {
 
 // Decides reports whether it decides about the cost. EndNs is of units: a denial decides at any time.
 func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
-	return a.Denial != NotDenied || a.Units >= cost && nowNs < a.EndNs
+	return a.Reason != NotDenied || a.Units >= cost && nowNs < a.EndNs
 }

@@ -22,7 +22,7 @@ func TestWhetherAnAllotmentDecides(t *testing.T) {
 		{Allotment{GrantLeft: left(2, 9)}, true},
 		{Allotment{GrantLeft: left(1, 9)}, false},
 		{Allotment{GrantLeft: left(2, 8)}, false},
-		{Allotment{Denial: Denied}, true},
+		{Allotment{Reason: Denied}, true},
 	} {
 		require.Equal(t, tc.decides, tc.of.Decides(2, 8), "%+v", tc.of)
 	}
@@ -30,8 +30,8 @@ func TestWhetherAnAllotmentDecides(t *testing.T) {
 
 // A denial of the service is a block before it is units that others hold, and that before it is a limit.
 func TestWhatTheServiceDeniesBy(t *testing.T) {
-	require.Equal(t, NotDenied, DenialOf(&quota.Grant{Blocked: true, HeldBack: true}))
-	require.Equal(t, Denied, DenialOf(&quota.Grant{Denied: true}))
-	require.Equal(t, HeldBack, DenialOf(&quota.Grant{Denied: true, HeldBack: true}))
-	require.Equal(t, Blocked, DenialOf(&quota.Grant{Denied: true, HeldBack: true, Blocked: true}))
+	require.Equal(t, NotDenied, ReasonOf(&quota.Grant{Blocked: true, HeldBack: true}))
+	require.Equal(t, Denied, ReasonOf(&quota.Grant{Denied: true}))
+	require.Equal(t, HeldBack, ReasonOf(&quota.Grant{Denied: true, HeldBack: true}))
+	require.Equal(t, Blocked, ReasonOf(&quota.Grant{Denied: true, HeldBack: true, Blocked: true}))
 }

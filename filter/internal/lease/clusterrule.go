@@ -57,9 +57,11 @@ func isKnown(s *decide.Subject) bool {
 }
 
 // byAllotment decides by what the service has said to the request.
-func byAllotment(s *decide.Subject, said *cluster.Allotment) decide.Finding {
-	s.Cluster.Standings = said.Standings
-	switch said.Denial {
+func byAllotment(s *decide.Subject) decide.Finding {
+	c := &s.Cluster
+	said := &c.Allotment
+	c.Standings = said.Standings
+	switch said.Reason {
 	case cluster.NotDenied:
 	case cluster.Denied:
 		return deniedFor(s, said.WaitNs, decide.Denied)
@@ -68,7 +70,7 @@ func byAllotment(s *decide.Subject, said *cluster.Allotment) decide.Finding {
 	case cluster.Blocked:
 		return deniedFor(s, said.WaitNs, decide.Blocked)
 	}
-	s.Cluster.From = cluster.Allotted
+	c.From = cluster.Allotted
 	if s.Cost == 0 {
 		return forNothing(s)
 	}

@@ -72,7 +72,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 	h := &handout{
 		part: p, grant: grant, isValid: isValid, cameNs: trip.CameNs,
 		allotment: cluster.Allotment{
-			Denial: cluster.DenialOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
+			Reason: cluster.ReasonOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
 		rest: leased.GrantLeft{
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
@@ -164,7 +164,7 @@ func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 	switch {
 	case h.remembersBlock():
 		l.Block(h.denial(), now)
-	case h.grant.Denied && src.keeps:
+	case h.grant.Denied && src.keeps: // no rule that keeps units has a block or counts denied requests
 		l.Deny(h.part.Wire.Cost, h.denial(), now)
 	}
 }
@@ -202,9 +202,9 @@ func (h *handout) blockedUntilNs() int64 {
 // rule has begun the block, and the next ones are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
 	s.Cluster.Allotment = h.allotment
-	if h.blockNs > 0 && h.allotment.Denial != cluster.Blocked {
+	if h.blockNs > 0 && h.allotment.Reason != cluster.Blocked {
 		s.Rule.Metrics.BlocksBegun++
-		h.allotment.Denial = cluster.Blocked
+		h.allotment.Reason = cluster.Blocked
 	}
 }
 

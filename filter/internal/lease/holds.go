@@ -40,7 +40,7 @@ import (
 //	Settle          Settle, list    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Its other methods are clusterRule's, and those for operators are in operate.go.
+// Its other methods are clusterRule's.
 type HoldSource struct {
 	clusterRule
 	share []limit.Window // memory for shareOfHold
@@ -55,17 +55,17 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 
 func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	c := src.begin(s, wallNs)
-	if c.Allotment.Decides(s.Cost, s.Cluster.MonotonicNs) {
-		return byAllotment(s, &c.Allotment)
+	if c.Allotment.Decides(s.Cost, c.MonotonicNs) {
+		return byAllotment(s)
 	}
 	if src.asksNothing(s) {
 		return forNothing(s)
 	}
 	acc := src.findAccount(s)
 	if src.blocks && acc != nil {
-		if block, blocked := acc.RecallBlock(s.Cluster.MonotonicNs); blocked {
-			s.Cluster.Standings = block.Standings
-			return deniedFor(s, block.WaitNs(s.Cluster.MonotonicNs), decide.Blocked)
+		if block, blocked := acc.RecallBlock(c.MonotonicNs); blocked {
+			c.Standings = block.Standings
+			return deniedFor(s, block.WaitNs(c.MonotonicNs), decide.Blocked)
 		}
 	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
@@ -141,8 +141,8 @@ func accountOf(s *decide.Subject) *account.Account {
 	return acc
 }
 
-// takeShare holds the cost in this proxy's own table, and reports it later, unless there are too many accounts for one
-// more. Unlike Source.takeShare it takes first: only what is held is reported, and the account cannot fail.
+// takeShare holds the cost in this proxy's own table. It also does in the key's account, by which the service hears of
+// it, unless there are too many accounts for one more.
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	taken := src.local.Take(s)
 	switch {

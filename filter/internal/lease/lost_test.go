@@ -244,8 +244,8 @@ func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {
 	require.EqualValues(t, 5, w.lost())
 }
 
-// A request takes units of its worker's grant and of another worker's, and then a rule denies it. Meanwhile a tick of its
-// worker has found nothing left of the grant. Each worker returns the units of its own grant all the same.
+// A request takes units of its worker's grant and of another worker's, and then a rule denies it. Meanwhile a tick of
+// its worker has found nothing left of the grant. Each worker returns the units of its own grant all the same.
 func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
 	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["100/1s"],"cost":{"header":"v"}},` +
 		`{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`

@@ -49,10 +49,10 @@
 //
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent,
-//	                             and notes for the service what was spent in silence
-//	                leaseAt      reads and writes leases
-//	                refill       has units asked for ahead of need
+//	source.go       Source       checks and takes units of leases
+//	                leaseAt      reads and writes leases, also without a request
+//	silence.go                   takes units of this proxy's share, and tells the service of them later
+//	refill.go       refill       when units are asked for ahead of need, and how many
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	ask.go          Part         what is asked for a request, and how its limits are defined to the service
 //	handout.go      HandOut      what the service grants, or denies: requests that have waited get it, and the key's

@@ -27,7 +27,7 @@ import (
 //	Cost             is of the first request: the service grants at least this much, or denies
 //	Waiting          is of all requests
 //	Ahead, Spent     are of what has made the ask. The Spent of another is dropped, and a later ask says it: see
-//	                 lease/source.go
+//	                 lease/silence.go
 //	Shadow, NoBlock  are of the rule and the key, so each request has the same. A report has none: the first request
 //	                 says them
 type ask struct {
@@ -197,7 +197,7 @@ func (as *askList) enqueue(a *ask) {
 }
 
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more ends, also a
-// refill that others have left: lease/source.go says what becomes of its Spent.
+// refill that others have left: lease/silence.go says what becomes of its Spent.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
