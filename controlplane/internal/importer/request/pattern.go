@@ -1,6 +1,7 @@
 package request
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -35,8 +36,8 @@ func Exact(text string) Pattern { return Pattern{Exactly, text} }
 // Wildcard fits what the text is with anything in place of each *. The text must have a *.
 func Wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 
-// Expression fits what RE2 matches as a whole.
-func Expression(text string) Pattern { return Pattern{ByExpression, text} }
+// Expression fits what RE2 matches as a whole. A policy has no empty expression: (?:) is one that says the same.
+func Expression(text string) Pattern { return Pattern{ByExpression, cmp.Or(text, "(?:)")} }
 
 // The patterns that need no text.
 var (

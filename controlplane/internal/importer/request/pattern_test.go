@@ -92,6 +92,7 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Expression(`/a|/b(\?.*)?`), path: Expression("/a|/b"), use: meetsQuery},
 		{of: Expression(`(/a|/b)(\?.*)?`), path: Expression("(/a|/b)")},
 		{of: Expression(`/a$`), path: Expression("/a"), use: meetsQuery},
+		{of: Expression(`^$`), path: Expression("(?:)"), use: meetsQuery}, // a policy has no empty expression
 		{of: Expression(`/a\$`), path: Expression(`/a\$`), use: meetsQuery},
 		{of: Expression(`/a\\$`), path: Expression(`/a\\`), use: meetsQuery},
 		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), use: meetsQuery},

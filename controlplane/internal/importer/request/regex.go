@@ -38,9 +38,6 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 		if !isEnded {
 			text += ".*"
 		}
-		if text == "" { // of ^$: a policy has no empty expression
-			text = "(?:)"
-		}
 	}
 	if ignoreCase {
 		text = "(?i)" + text
