@@ -81,6 +81,18 @@ func TestExemptionsByOnePartAreOne(t *testing.T) {
 	}
 }
 
+// Denied requests count at a cost that the window may not have room for. At cost 1 it is full where it denies.
+func TestDeniedRequestsCountAtACost(t *testing.T) {
+	for cost, want := range map[uint64]int{0: 0, 1: 0, 2: 1} {
+		d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
+		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
+		d.Add(draft.NewRule(draft.Terms{Limit: limit, Cost: cost}))
+		made, err := d.Finish()
+		require.NoError(t, err)
+		require.Equal(t, want, strings.Count(string(made.Policy), "count_denied: true"), cost)
+	}
+}
+
 // A rule says once what is so of several routes.
 func TestARemarkOfARuleIsSaidOnce(t *testing.T) {
 	var requests request.Selection

@@ -31,7 +31,7 @@ type Terms struct {
 // countsDenied reports whether denied requests count. Envoy's limiters with windows count a request before they
 // compare. At cost 1 that makes no difference: the window is full already. Those with token buckets take nothing for a
 // denied request.
-func (t *Terms) countsDenied() bool { return t.Cost > 0 && t.Limit.IsWindowed() }
+func (t *Terms) countsDenied() bool { return t.Cost > 1 && t.Limit.IsWindowed() }
 
 // LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
 type LimitID struct {
