@@ -141,10 +141,13 @@ func (r *Rule) comment(kind noteKind, at source.Place, text string) {
 }
 
 // ExemptLimited exempts the requests that some rules limit, and reports whether any are left. Where it is unknown which
-// those are, or the rules are not all, no match can select what is left.
+// those are, or the rules are not all, no match can select what is left. A rule has a comment that the terms lack if a
+// policy compares less of its requests: then more are exempt than there.
 func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 	var limited []request.Match
 	isKnown := areAll
+	comparesLess := false
+	isNew := func(comment string) bool { return !slices.Contains(t.Requests.Comments(), comment) }
 	for _, r := range rules {
 		switch m, ok := t.limitedBy(r); {
 		case !ok:
@@ -153,9 +156,14 @@ func (t *Terms) ExemptLimited(rules []*Rule, areAll bool) (hasAny bool) {
 			return false
 		default:
 			limited = append(limited, m)
+			comparesLess = comparesLess || slices.ContainsFunc(r.terms.Requests.Comments(), isNew)
 		}
 	}
 	t.Requests.ExemptMatches(limited...)
+	if comparesLess {
+		t.Requests.Comment("It may leave out more requests than there, because a policy compares less of what another rule " +
+			"matches.")
+	}
 	if !isKnown {
 		t.Requests.TurnOff(request.NoMatch("they are those that no other rule limits"))
 	}
