@@ -88,9 +88,10 @@ func (p textPattern) matches(text string) (matches, ok bool) {
 	return strings.EqualFold(p.text(), text), true
 }
 
-// No client's address is localhost or 10.0.0.1/32, as nginx compares texts. No other part than a header may be empty.
+// No client's address is localhost or 10.0.0.1/32, as nginx compares texts, in any case. No other part than a header
+// may be empty.
 func (p textPattern) over(of request.Value) (list []request.Pattern, ok bool) {
-	if of.IsNever(request.Exact(p.text())) {
+	if of.IsNever(request.Exact(strings.ToLower(p.text()))) {
 		return nil, true
 	}
 	isHeader := of.Part.Kind == request.KindHeader

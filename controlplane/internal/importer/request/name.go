@@ -117,17 +117,18 @@ func translateAddress(p Pattern) (inPolicy Pattern, said Remarks) {
 	return network, said
 }
 
-// isNoAddress reports whether no client's address has the text, as 10.1.2.3/16: what a limiter masks is 10.1.0.0/16.
+// isNoAddress reports whether no client's address has the text. A limiter has the address in lower case and short, so
+// 2001:DB8::1 is none, nor is 10.1.2.3/16: what it masks is 10.1.0.0/16.
 func (v Value) isNoAddress(text string) bool {
+	address, _, hasLength := strings.Cut(text, "/")
+	ip, _ := netip.ParseAddr(address)
 	network, ok := NetworkOf(text)
-	masked, err := netip.ParsePrefix(text)
-	hasLength := err == nil
 	bits := v.Part.V6
 	if network.Addr().Is4() {
 		bits = v.Part.V4
 	}
 	switch {
-	case !ok, hasLength && masked != masked.Masked():
+	case !ok, ip.String() != address, hasLength && ip != network.Addr():
 		return true
 	case v.as == asNetwork:
 		return false
