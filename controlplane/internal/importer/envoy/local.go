@@ -36,9 +36,9 @@ func (r *reader) readLocal(file *source.Document) error {
 		return err
 	}
 	if r.draft.IsEmpty() && r.Err() == nil {
-		why := envoyfile.WhyNothing(r.Findings, in)
+		envoyfile.RefuseTypos(r.Findings, in)
 		if !hasLocalLimits(s) { // else the import has read its limits, and notes say why it made no rule
-			return why
+			return envoyfile.WhyNothing(in)
 		}
 	}
 	return nil

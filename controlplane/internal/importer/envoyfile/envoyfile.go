@@ -8,8 +8,8 @@
 //	Wanted,      those that have limits, and one of them by --listener,      site.go
 //	Choose       if there are several
 //	Config       the configuration of a filter, in a site or for a route     envoyfile.go
-//	Refuse...    says what a file is that is none of these, and rejects      refuse.go
-//	             names that are spelled nearly as those that lead to limits
+//	Refuse...    rejects files that are none of these, and names that are    refuse.go
+//	             spelled nearly as those that lead to limits
 //	WhyNothing   says why there is no limit in a file                        refuse.go
 package envoyfile
 
@@ -33,31 +33,26 @@ func OpenWhole(to *draft.Findings, f source.File) (*source.Document, error) {
 }
 
 // Whole is the configuration of Envoy that a file has, or has a part of. The error has all problems so far, also those
-// that are not of this file: the import ends.
-func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
-	refuseForEnvoy(to, in)
-	whole := &source.Document{File: in.File, Root: wholeRoot(to, in)}
-	return whole, to.Err()
-}
-
-// wholeRoot is the root of a whole configuration that is made of EnvoyFilters, or of parts of one. Examples:
+// that are not of this file: the import ends. Examples:
 //
 //	the file is                              the whole is
 //	a virtual host: {routes: [...]}          {virtual_hosts: [it]}
 //	a route: {match: ..., route: ...}        {virtual_hosts: [{routes: [it]}]}
 //	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
 //	a configuration with listeners           it
-func wholeRoot(to *draft.Findings, in *source.Document) *policy.Node {
-	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
-		return patched(to, filters)
-	}
-	switch list := in.All(); {
+func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
+	refuseForEnvoy(to, in)
+	root := in.Root
+	envoyFilters, list := in.OfKind("EnvoyFilter"), in.All()
+	switch {
+	case len(envoyFilters) > 0:
+		root = patched(to, envoyFilters)
 	case eachHasOneOf(list, "routes"):
-		return source.Wrap("virtual_hosts", source.NewList(list...))
+		root = source.Wrap("virtual_hosts", source.NewList(list...))
 	case areRoutes(list):
-		return source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", source.NewList(list...))))
+		root = source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", source.NewList(list...))))
 	}
-	return in.Root
+	return &source.Document{File: in.File, Root: root}, to.Err()
 }
 
 // areRoutes reports whether each of a list is a route. A virtual host, and what has virtual_hosts, may have

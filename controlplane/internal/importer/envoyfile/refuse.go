@@ -11,19 +11,49 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// ofEnvoy are fields that a configuration of Envoy, or a part of it, begins with.
-var ofEnvoy = []string{
+// fileKind is what a file is, by its telling resource. An import reads unknown ones, and says what is wrong in them.
+type fileKind uint8
+
+const (
+	unknown fileKind = iota
+	ofEnvoy          // a configuration of Envoy, or a part of one
+	ofIstio          // an EnvoyFilter
+	ofService        // a configuration of envoyproxy/ratelimit
+	unread           // no import of Envoy's limiters reads it
+)
+
+// beginsWith are fields that a configuration of Envoy, or a part of it, begins with.
+var beginsWith = []string{
 	"static_resources", "configs", "resources", "filter_chains", "http_filters", "virtual_hosts", "routes", "match",
 	"typed_config", "typed_per_filter_config", "token_bucket", "@type",
 }
 
-// resourceKind is the kind of a resource of Kubernetes; empty for all others.
-func resourceKind(n *policy.Node) string { return source.TextOf(n, "kind") }
-
-// isOfEnvoy reports whether a resource is a configuration of Envoy, or a part of one.
-func isOfEnvoy(n *policy.Node) bool {
+// kindOf says what a file is; of an unread one, also what that is and what to do.
+func kindOf(in *source.Document) (is fileKind, unreadAs string) {
+	n := tellingResource(in)
 	has := func(name string) bool { return source.FieldOf(n, name) != nil }
-	return resourceKind(n) == "" && slices.ContainsFunc(ofEnvoy, has)
+	switch kind := source.TextOf(n, "kind"); kind {
+	case "": // it is no resource of Kubernetes
+	case "EnvoyFilter":
+		return ofIstio, ""
+	case source.TrafficPolicy, "List": // package gateway reads the first. A List has nothing in it
+		return unknown, ""
+	case "ConfigMap":
+		return unread, `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME ` +
+			`-o 'jsonpath={.data.FILE\.yaml}'`
+	default:
+		return unread, "this is a " + draft.Clip(kind, 100) + " (" + draft.Clip(source.TextOf(n, "api_version"), 100) +
+			"), which the import does not read: write its limits as rules of a policy"
+	}
+	switch {
+	case slices.ContainsFunc(beginsWith, has):
+		return ofEnvoy, ""
+	case has("rules") && has("version"):
+		return unread, "this is a policy already: sluice validate reads it"
+	case has("domain") && has("descriptors"):
+		return ofService, ""
+	}
+	return unknown, ""
 }
 
 // tellingResource is the resource that tells what a file is: the first EnvoyFilter, or else the first of all.
@@ -39,51 +69,25 @@ func tellingResource(in *source.Document) *policy.Node {
 func RefuseForService(to *draft.Findings, in *source.Document) {
 	const routes = ": give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import " +
 		"local-ratelimit"
-	n := tellingResource(in)
-	why := whyUnread(n)
-	switch {
-	case resourceKind(n) == "EnvoyFilter":
-		why = "this is an EnvoyFilter" + routes
-	case isOfEnvoy(n):
-		why = "this is a configuration of Envoy" + routes
-	}
-	if why != "" {
-		to.Fail(in.Top(), why)
+	switch kind, unreadAs := kindOf(in); kind {
+	case ofEnvoy:
+		to.Fail(in.Top(), "this is a configuration of Envoy"+routes)
+	case ofIstio:
+		to.Fail(in.Top(), "this is an EnvoyFilter"+routes)
+	case unread:
+		to.Fail(in.Top(), unreadAs)
+	case ofService, unknown:
 	}
 }
 
 // refuseForEnvoy rejects a file that is not a configuration of Envoy, as RefuseForService does.
 func refuseForEnvoy(to *draft.Findings, in *source.Document) {
-	n := tellingResource(in)
-	why := whyUnread(n)
-	isOfService := resourceKind(n) == "" && !isOfEnvoy(n) &&
-		source.FieldOf(n, "domain") != nil && source.FieldOf(n, "descriptors") != nil
-	if why == "" && isOfService {
-		why = "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit"
-	}
-	if why != "" {
-		to.Fail(in.Top(), why)
-	}
-}
-
-// whyUnread says what a file with a resource is that no import of Envoy's limiters reads, and what to do; empty for
-// others. Of a file that it does not know at all, the reader says what is wrong in it.
-func whyUnread(n *policy.Node) string {
-	switch kind := resourceKind(n); kind {
-	case "EnvoyFilter", source.TrafficPolicy, "List": // package gateway reads the second. A List has nothing in it
-		return ""
-	case "":
-		isOwn := source.FieldOf(n, "rules") != nil && source.FieldOf(n, "version") != nil
-		if isOwn && !isOfEnvoy(n) {
-			return "this is a policy already: sluice validate reads it"
-		}
-		return ""
-	case "ConfigMap":
-		return `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME ` +
-			`-o 'jsonpath={.data.FILE\.yaml}'`
-	default:
-		return "this is a " + draft.Clip(kind, 100) + " (" + draft.Clip(source.TextOf(n, "api_version"), 100) +
-			"), which the import does not read: write its limits as rules of a policy"
+	switch kind, unreadAs := kindOf(in); kind {
+	case ofService:
+		to.Fail(in.Top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
+	case unread:
+		to.Fail(in.Top(), unreadAs)
+	case ofEnvoy, ofIstio, unknown:
 	}
 }
 
@@ -104,7 +108,21 @@ func RefuseTyposOfRoute(to *draft.Findings, n *policy.Node, at source.Place) {
 	}
 }
 
-// refuseTypos rejects unknown fields of an object whose names resemble a known one.
+// RefuseTypos rejects unknown fields anywhere in a file whose names resemble one that leads to limits.
+func RefuseTypos(to *draft.Findings, in *source.Document) { refuseTyposBelow(to, in.Root, in.Top()) }
+
+func refuseTyposBelow(to *draft.Findings, n *policy.Node, at source.Place) {
+	refuseTypos(to, n, at, limitFields)
+	for i, item := range n.Items {
+		refuseTyposBelow(to, item, at.ItemAt(i))
+	}
+	for _, f := range n.Fields {
+		refuseTyposBelow(to, f.Value, at.In(f.Name))
+	}
+}
+
+// refuseTypos rejects unknown fields of an object whose names resemble a known one. A name that is longer or shorter by
+// more than a letter is taken for another field of Envoy.
 func refuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []string) {
 	for _, f := range n.Fields {
 		near := message.Nearest(f.Name, known)
@@ -116,34 +134,21 @@ func refuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []st
 	}
 }
 
-// refuseTyposBelow rejects unknown fields of a node and of all below it whose names resemble one that leads to limits.
-func refuseTyposBelow(to *draft.Findings, n *policy.Node, at source.Place) {
-	refuseTypos(to, n, at, limitFields)
-	for i, item := range n.Items {
-		refuseTyposBelow(to, item, at.ItemAt(i))
-	}
-	for _, f := range n.Fields {
-		refuseTyposBelow(to, f.Value, at.In(f.Name))
-	}
-}
-
-// WhyNothing says why there is no rate limit in a file. It rejects unknown fields anywhere whose names resemble a field
-// that leads to limits. Else there may be a filter that the import does not read: that is the error. If it knows no
-// reason it is nil: then Draft.Finish returns ErrNothing, without one.
-func WhyNothing(to *draft.Findings, in *source.Document) error {
-	refuseTyposBelow(to, in.Root, in.Top())
-	unread := ""
+// WhyNothing says why there is no rate limit in a file: there may be a filter that the import does not read. If it
+// knows no reason it is nil: then Draft.Finish returns ErrNothing, without one.
+func WhyNothing(in *source.Document) error {
+	limiter := "" // the type of the last one
 	source.Walk(in.Root, func(n *policy.Node) {
 		if t := typeOf(source.TextOf(n, "@type")); isLimiterType(t) {
-			unread = t
+			limiter = t
 		}
 	})
 	switch {
-	case hasRateLimits(in.Root), strings.HasPrefix(unread, ServiceType):
+	case hasRateLimits(in.Root), strings.HasPrefix(limiter, ServiceType):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
-	case unread != "":
-		return fmt.Errorf("%w: %s is not read", draft.ErrNothing, unread)
+	case limiter != "":
+		return fmt.Errorf("%w: %s is not read", draft.ErrNothing, limiter)
 	}
 	return nil
 }
