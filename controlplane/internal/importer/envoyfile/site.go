@@ -35,9 +35,8 @@ type Site struct {
 
 // Routing is a configuration of routes.
 type Routing struct {
-	At   source.Place // where it stands, or the file without it
+	At   source.Place // in its listener. Routes that stand apart have their file alone: paths start at them
 	Node *policy.Node // has virtual_hosts; nil if the routes of a listener are not found
-	name string       // if it stands apart from a listener
 }
 
 // FindSites finds the listeners in a configuration of Envoy, each with the routes that it names, and routes that no
@@ -48,40 +47,34 @@ func FindSites(in, routes *source.Document) []*Site {
 	if routes != nil {
 		found.addBelow(routes, routes.Root, "")
 	}
-	used := map[*Routing]bool{}
-	list := found.listeners
+	used := map[*Site]bool{}
 	for _, s := range found.listeners {
 		if s.Routing.Node != nil {
 			continue
 		}
-		if named := found.routingFor(s, in); named != nil {
-			s.Routing = *named
-			used[named] = true
+		if routes := found.routesFor(s, in); routes != nil {
+			s.Routing = routes.Routing
+			used[routes] = true
 		}
 	}
-	for _, apart := range found.apart {
-		if !used[apart] {
-			list = append(list, &Site{name: apart.name, Routing: *apart})
-		}
-	}
-	return list
+	unused := slices.DeleteFunc(found.apart, func(routes *Site) bool { return used[routes] })
+	return append(found.listeners, unused...)
 }
 
 // foundSites are the listeners of some files, and the routes that stand apart from a listener.
 type foundSites struct {
-	listeners []*Site
-	apart     []*Routing
+	listeners, apart []*Site
 }
 
-// routingFor is the routing that a listener of a file names. If it names none of these, it is that of the other file,
-// if that has one; nil if there is none for it.
-func (f *foundSites) routingFor(s *Site, in *source.Document) *Routing {
-	var given []*Routing
+// routesFor are the routes that a listener of a file names. If it names none of these, it is those of the other file,
+// if that has them once; nil if there are none for it.
+func (f *foundSites) routesFor(s *Site, in *source.Document) *Site {
+	var given []*Site
 	for _, routes := range f.apart {
 		if s.routesName != "" && routes.name == s.routesName {
 			return routes
 		}
-		if routes.At.File != in.File {
+		if routes.Routing.At.File != in.File {
 			given = append(given, routes)
 		}
 	}
@@ -91,7 +84,8 @@ func (f *foundSites) routingFor(s *Site, in *source.Document) *Routing {
 	return nil
 }
 
-// addBelow adds the sites at and below a node of a file. The node is in the listener of that name, if any.
+// addBelow adds the sites at and below a node of a file. The node is in the listener of that name, if any. A site has
+// no others in it.
 func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener string) {
 	for _, item := range n.Items {
 		f.addBelow(in, item, listener)
@@ -107,7 +101,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 		f.listeners = append(f.listeners, s)
 	case source.FieldOf(n, "virtual_hosts") != nil:
 		name := cmp.Or(source.TextOf(n, "name"), listener, line)
-		f.apart = append(f.apart, &Routing{name: name, At: in.Top(), Node: n})
+		f.apart = append(f.apart, &Site{name: name, Routing: Routing{At: in.Top(), Node: n}})
 	default:
 		for _, child := range n.Fields {
 			// No request comes to these.
