@@ -79,8 +79,8 @@ func (r *reader) chooseSite(in *source.Document) (*envoyfile.Site, error) {
 // standsAlone finds a configuration that stands alone: the filter, its typed_config or what is in it.
 func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 	config := source.FieldOf(in.Root, "typed_config")
-	filter := envoyfile.ConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
-	for _, c := range []envoyfile.Config{filter, envoyfile.ConfigAt("", in.Root, in.Top())} {
+	filter := envoyfile.TypedConfig(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
+	for _, c := range []envoyfile.Config{filter, envoyfile.TypedConfig("", in.Root, in.Top())} {
 		if c.IsOf(envoyfile.LocalType) {
 			return c, true
 		}
@@ -95,7 +95,7 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 func hasLocalLimits(s *envoyfile.Site) bool {
 	isLimit := func(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) && hasBuckets(c.Node) }
 	isConfig := func(n *policy.Node) bool {
-		return envoyfile.ConfigAt("", n, source.Place{}).IsOf(envoyfile.LocalType)
+		return envoyfile.TypedConfig("", n, source.Place{}).IsOf(envoyfile.LocalType)
 	}
 	return slices.ContainsFunc(s.Filters, isLimit) || source.Contains(s.Routing.Node, isConfig)
 }

@@ -45,14 +45,14 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 	for _, n := range all {
 		list = append(list, newHost(n))
 	}
-	ofRouting := envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At)
+	ofRouting := envoyfile.PerFilterConfigs(s.Routing.Node, s.Routing.At)
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
 		h := list[i]
 		h.selection = r.hostSelection(h)
 		h.exemptOthers(slices.Concat(list[:i], list[i+1:]))
 		h.rateLimits = r.readRateLimits(n, at)
-		configs := append(envoyfile.ConfigsPerRoute(n, at), ofRouting...)
+		configs := append(envoyfile.PerFilterConfigs(n, at), ofRouting...)
 		if source.FieldOf(n, "matcher") != nil {
 			r.addUnread(h, at, configs)
 		} else {
@@ -146,7 +146,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHo
 			rateLimits: r.readRateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:    source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			answers:    source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
-			configs:    append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
+			configs:    append(envoyfile.PerFilterConfigs(o, at), ofHost...),
 			ofClusters: configsOfClusters(source.FieldOf(o, "route", "weighted_clusters"), at.In("route.weighted_clusters")),
 		})
 		h.takesAll = matched.IsEverything()
@@ -166,7 +166,7 @@ func (r *reader) addUnread(h *virtualHost, at source.Place, ofHost []envoyfile.C
 // request before those of the route.
 func configsOfClusters(weighted *policy.Node, at source.Place) (list []envoyfile.Config) {
 	for i, n := range source.ItemsOf(weighted, "clusters") {
-		list = append(list, envoyfile.ConfigsPerRoute(n, at.Item("clusters", i))...)
+		list = append(list, envoyfile.PerFilterConfigs(n, at.Item("clusters", i))...)
 	}
 	return list
 }

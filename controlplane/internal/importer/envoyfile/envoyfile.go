@@ -81,9 +81,9 @@ type Config struct {
 	Disabled bool
 }
 
-// ConfigAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
+// TypedConfig finds the configuration in a typed_config, which may be in a TypedStruct or in a
 // FilterConfig of a route.
-func ConfigAt(name string, n *policy.Node, at source.Place) Config {
+func TypedConfig(name string, n *policy.Node, at source.Place) Config {
 	typeName := typeOf(source.TextOf(n, "@type"))
 	switch {
 	case strings.HasSuffix(typeName, ".TypedStruct"):
@@ -92,7 +92,7 @@ func ConfigAt(name string, n *policy.Node, at source.Place) Config {
 	case strings.HasSuffix(typeName, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
 		return Config{Name: name, Disabled: true, At: at} // Envoy ignores its config
 	case strings.HasSuffix(typeName, ".FilterConfig"):
-		return ConfigAt(name, source.FieldOf(n, "config"), at.In("config"))
+		return TypedConfig(name, source.FieldOf(n, "config"), at.In("config"))
 	}
 	return Config{Name: name, TypeName: typeName, Node: n, At: at}
 }
@@ -103,8 +103,8 @@ func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] 
 // IsOf reports whether a configuration is of a message type.
 func (c Config) IsOf(typeName string) bool { return c.Node != nil && c.TypeName == typeName }
 
-// ConfigsPerRoute lists the configurations of filters that a route or virtual host has.
-func ConfigsPerRoute(n *policy.Node, at source.Place) (list []Config) {
+// PerFilterConfigs lists the configurations of filters that a route or virtual host has.
+func PerFilterConfigs(n *policy.Node, at source.Place) (list []Config) {
 	configs := source.FieldOf(n, "typed_per_filter_config")
 	if configs == nil {
 		return nil
@@ -113,7 +113,7 @@ func ConfigsPerRoute(n *policy.Node, at source.Place) (list []Config) {
 	for _, f := range configs.Fields {
 		below := at
 		below.Path += "[" + strconv.Quote(f.Name) + "]"
-		list = append(list, ConfigAt(f.Name, f.Value, below))
+		list = append(list, TypedConfig(f.Name, f.Value, below))
 	}
 	return list
 }

@@ -15,11 +15,11 @@ import (
 type fileKind uint8
 
 const (
-	unknown fileKind = iota
-	ofEnvoy          // a configuration of Envoy, or a part of one
-	ofIstio          // an EnvoyFilter
-	ofService        // a configuration of envoyproxy/ratelimit
-	unread           // no import of Envoy's limiters reads it
+	unknown   fileKind = iota
+	ofEnvoy            // a configuration of Envoy, or a part of one
+	ofIstio            // an EnvoyFilter
+	ofService          // a configuration of envoyproxy/ratelimit
+	unread             // no import of Envoy's limiters reads it
 )
 
 // beginsWith are fields that a configuration of Envoy, or a part of it, begins with.

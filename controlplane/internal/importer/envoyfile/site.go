@@ -127,7 +127,7 @@ func readListener(in *source.Document, n *policy.Node) *Site {
 	s.routesName = cmp.Or(source.TextOf(routes, "name"), source.TextOf(n, "rds", "route_config_name"))
 	for i, f := range source.ItemsOf(n, "http_filters") {
 		at := in.Top().Item("http_filters", i).In("typed_config")
-		c := ConfigAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
+		c := TypedConfig(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
 		c.Disabled = source.TextOf(f, "disabled") == "true"
 		s.Filters = append(s.Filters, c)
 	}
@@ -143,7 +143,7 @@ func (s *Site) HasRateLimits() bool {
 func (s *Site) Enables(filter string) bool {
 	isOn := func(c Config) bool { return c.Name == filter && !c.Disabled }
 	return source.Contains(s.Routing.Node, func(n *policy.Node) bool {
-		return slices.ContainsFunc(ConfigsPerRoute(n, source.Place{}), isOn)
+		return slices.ContainsFunc(PerFilterConfigs(n, source.Place{}), isOn)
 	})
 }
 
