@@ -5,8 +5,6 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
@@ -26,8 +24,7 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 
 // readRouteMatch adds the conditions of a route.
 func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at source.Place) {
-	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
-	switch pattern, known := r.readPattern(o, at, ignoreCase); {
+	switch pattern, known := r.readPathPattern(o, at); {
 	case !known: // there is none in the match of a route that an EnvoyFilter names
 		s.TurnOff(request.NoMatch("their route has no known condition on the path"))
 	case pattern != request.AnyPath && pattern != request.Present:
@@ -57,7 +54,7 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 	case *routev3.HeaderMatcher_PresentMatch:
 		requirePresence(s, value, o, asked.PresentMatch != o.GetInvertMatch())
 	default:
-		pattern, known := r.readPattern(o, at, false)
+		pattern, known := r.readHeaderPattern(o, at)
 		switch {
 		case !known:
 			s.TurnOff(request.NoMatch("they have an unknown condition on the header " + strings.ToLower(o.GetName())))
@@ -119,52 +116,68 @@ func requirePresence(s *request.Selection, value request.Value, o *routev3.Heade
 	}
 }
 
-// readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
-// the matcher says nothing of values, or says it in a way that the import does not read.
-func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (p request.Pattern, known bool) {
-	fd := patternField(o)
-	if fd == nil {
-		return request.Pattern{}, false
-	}
-	switch value := o.ProtoReflect().Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
-	case "exact", "path":
-		if fd.Name() == "exact_match" && value.String() == "" { // any value is equal to this, unlike that of a StringMatcher
-			return request.Present, true
-		}
-		return request.Text(value.String(), ignoreCase), true
-	case "prefix":
-		return request.Prefix(value.String(), ignoreCase), true
-	case "suffix":
-		return request.Suffix(value.String(), ignoreCase), true
-	case "contains":
-		return request.Containing(value.String(), ignoreCase), true
-	case "path_separated_prefix":
-		return request.OrBelow(value.String(), ignoreCase), true
-	case "safe_regex":
-		p, err := request.ParseExpression(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex())
-		if err != nil {
-			r.Fail(at, err.Error())
-		}
-		return p, err == nil
-	case "string":
-		text := value.Message().Interface().(*matcherv3.StringMatcher)
-		return r.readPattern(text, at, text.GetIgnoreCase())
+// readPathPattern reads which paths a match takes. It is not known if the match says nothing of the path, or says it in
+// a way that the import does not read.
+func (r *reader) readPathPattern(o *routev3.RouteMatch, at source.Place) (p request.Pattern, known bool) {
+	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
+	switch m := o.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Path:
+		return request.Text(m.Path, ignoreCase), true
+	case *routev3.RouteMatch_Prefix:
+		return request.Prefix(m.Prefix, ignoreCase), true
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		return request.OrBelow(m.PathSeparatedPrefix, ignoreCase), true
+	case *routev3.RouteMatch_SafeRegex:
+		return r.readExpression(m.SafeRegex, at)
 	}
 	return request.Pattern{}, false
 }
 
-// patternField is the field of a matcher that is set of those that say a pattern; nil if none is.
+// readHeaderPattern reads which values of a header a matcher takes.
 //
-//	                                        fields, without _match
-//	RouteMatch     path_specifier           path, prefix, path_separated_prefix, safe_regex
-//	HeaderMatcher  header_match_specifier   exact, prefix, suffix, contains, safe_regex, string
-//	StringMatcher  match_pattern            exact, prefix, suffix, contains, safe_regex
-func patternField(o proto.Message) protoreflect.FieldDescriptor {
-	m := o.ProtoReflect()
-	for _, name := range []protoreflect.Name{"path_specifier", "header_match_specifier", "match_pattern"} {
-		if oneof := m.Descriptor().Oneofs().ByName(name); oneof != nil {
-			return m.WhichOneof(oneof)
+//nolint:staticcheck // most of these are deprecated, and still in use
+func (r *reader) readHeaderPattern(o *routev3.HeaderMatcher, at source.Place) (p request.Pattern, known bool) {
+	switch m := o.GetHeaderMatchSpecifier().(type) {
+	case *routev3.HeaderMatcher_ExactMatch:
+		if m.ExactMatch == "" { // any value is equal to this, unlike that of a StringMatcher
+			return request.Present, true
 		}
+		return request.Text(m.ExactMatch, false), true
+	case *routev3.HeaderMatcher_PrefixMatch:
+		return request.Prefix(m.PrefixMatch, false), true
+	case *routev3.HeaderMatcher_SuffixMatch:
+		return request.Suffix(m.SuffixMatch, false), true
+	case *routev3.HeaderMatcher_ContainsMatch:
+		return request.Containing(m.ContainsMatch, false), true
+	case *routev3.HeaderMatcher_SafeRegexMatch:
+		return r.readExpression(m.SafeRegexMatch, at)
+	case *routev3.HeaderMatcher_StringMatch:
+		return r.readStringMatcher(m.StringMatch, at)
 	}
-	return nil
+	return request.Pattern{}, false
+}
+
+func (r *reader) readStringMatcher(o *matcherv3.StringMatcher, at source.Place) (p request.Pattern, known bool) {
+	switch m := o.GetMatchPattern().(type) {
+	case *matcherv3.StringMatcher_Exact:
+		return request.Text(m.Exact, o.GetIgnoreCase()), true
+	case *matcherv3.StringMatcher_Prefix:
+		return request.Prefix(m.Prefix, o.GetIgnoreCase()), true
+	case *matcherv3.StringMatcher_Suffix:
+		return request.Suffix(m.Suffix, o.GetIgnoreCase()), true
+	case *matcherv3.StringMatcher_Contains:
+		return request.Containing(m.Contains, o.GetIgnoreCase()), true
+	case *matcherv3.StringMatcher_SafeRegex:
+		return r.readExpression(m.SafeRegex, at)
+	}
+	return request.Pattern{}, false
+}
+
+// readExpression reads a regular expression. One that cannot be read is a problem, and not known.
+func (r *reader) readExpression(o *matcherv3.RegexMatcher, at source.Place) (p request.Pattern, known bool) {
+	p, err := request.ParseExpression(o.GetRegex())
+	if err != nil {
+		r.Fail(at, err.Error())
+	}
+	return p, err == nil
 }
