@@ -33,7 +33,7 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	h := newHandout(p, grant, trip, p.endReport(grant, trip.CameNs))
 	for _, v := range verdicts {
 		for _, s := range v.Subjects {
-			if d := s.Cluster.AskedFor; d != nil && d.ID == p.Wire.Definition { // each subject has another definition
+			if s.Cluster.AskedFor == p.Definition { // each rule has definitions of its own
 				h.give(s)
 			}
 		}
