@@ -15,31 +15,28 @@ type location struct {
 	modifier string // =, ^~, ~, ~* or empty
 	text     string
 	path     request.Pattern   // of the paths that fit, to compare with others: any path if RE2 has no such expression
-	fits     request.Selection // the requests that fit: off if no match says which
-	hasHole  bool              // with ^~: see turnOffInHoles
+	fits     request.Selection // the requests that fit: off if RE2 has no such expression
+	hole     *location         // beside it: see holeIn
 }
 
-// readLocations are the scopes of the locations of a block.
-func (n *reader) readLocations(block []*nginxconf.Directive, around map[module]limitSet) []innerScope {
-	list := n.locationsIn(block)
-	turnOffInHoles(list)
+// readLocations are the scopes of the locations of a block, in which these limits hold. The expressions are those
+// beside the locations around the block that nginx tries after those within it: see isBetween.
+func (n *reader) readLocations(list []*location, around map[module]limitSet, expressions []*location) []innerScope {
 	var scopes []*scope
 	for _, l := range list {
-		s := n.readBody(l.body, around, l.fits)
-		s.location = l
-		scopes = append(scopes, s)
-	}
-	for i, l := range list {
-		for k, other := range list {
-			if l.modifier == "" && other.isRegex() && other.winsOver(l) {
-				turnOffBoth(scopes[k], scopes[i].inner)
+		within := slices.Clip(expressions)
+		for _, other := range list {
+			if other.isBetween(l) {
+				within = append(within, other)
 			}
 		}
+		scopes = append(scopes, n.readBody(l.body, around, l.selection(list, expressions), within))
 	}
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
 
-// locationsIn are the locations of a block. No client asks for one such as @fallback or api: each path begins with /.
+// locationsIn are the locations of a block, with those within them. No client asks for one such as @fallback or api:
+// each path begins with /.
 func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	blocks := nginxconf.Named(block, "location")
 	if n.refuseTooMany(blocks) {
@@ -48,11 +45,14 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	for i, d := range blocks {
 		modifier, text := splitLocation(d)
 		label := "location " + strings.Join(d.Args, " ")
-		l := &location{body: newBody(label, d.Block), index: i, modifier: modifier, text: text}
+		l := &location{body: n.newBody(label, d.Block), index: i, modifier: modifier, text: text}
 		l.path, l.fits = requestsOf(modifier, text)
 		if text == "" || text[0] == '/' || l.isRegex() {
 			list = append(list, l)
 		}
+	}
+	for _, l := range list {
+		l.hole = l.holeIn(list)
 	}
 	return list
 }
@@ -92,45 +92,75 @@ func requestsOf(modifier, text string) (path request.Pattern, fits request.Selec
 
 func (l *location) isRegex() bool { return l.modifier == "~" || l.modifier == "~*" }
 
-// turnOffInHoles turns off the expressions that hold for some of the requests of a location with ^~: for those below a
-// longer location without it, its hole. No exemption says that. One hole is enough. An example:
+// holeIn is the hole of a location with ^~ among those beside it: the first longer location without it, below which
+// the expressions hold again. One is enough.
+func (l *location) holeIn(beside []*location) *location {
+	isHole := func(other *location) bool {
+		return l.modifier == "^~" && other.modifier == "" && strings.HasPrefix(other.text, l.text)
+	}
+	if i := slices.IndexFunc(beside, isHole); i >= 0 {
+		return beside[i]
+	}
+	return nil
+}
+
+// selection is for the requests that fit the location, if a match can say for which of them nginx tries it.
+func (l *location) selection(beside, expressions []*location) request.Selection {
+	s := l.fits
+	if why := l.whyNoMatch(beside, expressions); why != "" && !s.IsOff() {
+		s.TurnOff(request.NoMatch(why))
+	}
+	return s
+}
+
+// whyNoMatch is why no match can say for which requests nginx tries the location; empty if one can. Examples:
 //
 //	location ^~ /s { }
-//	location /s/t { }    the hole
-//	location ~ x$ { }    off: it holds for /s/tx, but not for /sx
-func turnOffInHoles(list []*location) {
-	for _, wide := range list {
-		isHole := func(l *location) bool {
-			return wide.modifier == "^~" && l.modifier == "" && strings.HasPrefix(l.text, wide.text)
+//	location /s/t { }                     the hole of ^~ /s
+//	location ~ x$ { }                     off: nginx tries it for /s/tx, but not for /sx
+//
+//	location ~ a { }                      off, as nginx takes b$ for /ab
+//	location / { location ~ b$ { } }      b$ is off too
+func (l *location) whyNoMatch(beside, expressions []*location) string {
+	for _, other := range beside {
+		if l.isRegex() && other.hole != nil && !l.path.Apart(other.path) {
+			return "it holds for the location " + other.hole.text + ", but not for the rest of ^~ " + other.text
 		}
-		i := slices.IndexFunc(list, isHole)
-		if i < 0 {
-			continue
-		}
-		wide.hasHole = true
-		for _, l := range list {
-			if l.isRegex() && !l.fits.IsOff() && !l.path.Apart(wide.path) {
-				l.fits.TurnOff(request.NoMatch("it holds for the location " + list[i].text + ", but not for the rest of ^~ " +
-					wide.text))
+	}
+	for _, other := range beside {
+		if l.isBetween(other) {
+			if first := other.firstWithin(l); first != nil {
+				return "nginx tries the " + first.label + " before it"
 			}
 		}
 	}
+	if slices.ContainsFunc(expressions, l.isBefore) {
+		return "nginx tries it before the expressions of the locations around it"
+	}
+	return ""
 }
 
-// turnOffBoth turns off an expression beside a location, and what nginx tries before it of the locations within that
-// one: no match says which of the two it takes. An example:
-//
-//	location ~ a { }                      off
-//	location / { location ~ b$ { } }      b$ is off: nginx takes it for /ab
-func turnOffBoth(regex *scope, within []innerScope) {
-	for _, c := range within {
-		isFirst := c.location.isRegex() || c.location.modifier == "="
-		if isFirst && !c.location.path.Apart(regex.location.path) {
-			c.turnOffOnce("nginx tries it before the expressions of the locations around it")
-			regex.turnOffOnce("nginx tries the " + c.label + " before it")
+// isBetween reports whether nginx tries the expression after those within a location beside it, and before that one.
+func (l *location) isBetween(other *location) bool {
+	return l.isRegex() && other.modifier == "" && l.winsOver(other)
+}
+
+// firstWithin is the first location within this one that isBefore an expression beside it; nil if there is none.
+func (l *location) firstWithin(expression *location) *location {
+	for _, within := range l.locations {
+		if within.isBefore(expression) {
+			return within
 		}
-		turnOffBoth(regex, c.inner)
+		if first := within.firstWithin(expression); first != nil {
+			return first
+		}
 	}
+	return nil
+}
+
+// isBefore reports whether nginx takes the location for some requests that fit an expression around it.
+func (l *location) isBefore(expression *location) bool {
+	return (l.isRegex() || l.modifier == "=") && !l.path.Apart(expression.path)
 }
 
 // winsOver reports whether nginx takes the location for requests that fit both: an exact one, then the longest prefix
@@ -147,7 +177,7 @@ func (l *location) winsOver(other *location) bool {
 	case l.isRegex():
 		return other.modifier != "^~"
 	case other.isRegex():
-		return l.modifier == "^~" && !l.hasHole
+		return l.modifier == "^~" && l.hole == nil
 	}
 	return len(l.text) > len(other.text)
 }

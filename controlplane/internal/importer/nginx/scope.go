@@ -17,14 +17,6 @@ type scope struct {
 	limits    map[module]limitSet // its own and those that it inherits; none if it answers by itself
 	selection request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
 	inner     []innerScope        // those in it, to which nginx gives the requests that fit them
-	location  *location           // that it is of; nil = http or a server
-}
-
-// turnOffOnce turns off a scope that is not off, because no match has the requests that fit it.
-func (s *scope) turnOffOnce(condition string) {
-	if !s.selection.IsOff() {
-		s.selection.TurnOff(request.NoMatch(condition))
-	}
 }
 
 // innerScope is a scope in another one.
@@ -67,7 +59,7 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	around := map[module]limitSet{limitReq: byDefault, limitConn: byDefault}
 	servers := nginxconf.Named(block, "server")
 	if len(servers) == 0 {
-		return n.readServerBody(newBody("http block", block), around, request.Selection{})
+		return n.readServerBody(n.newBody("http block", block), around, request.Selection{})
 	}
 	limits := n.readLimits(block, around)
 	return &scope{label: "http block", limits: limits, inner: n.readServers(servers, limits)}
@@ -75,29 +67,33 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 
 // body is what a server or a location has in its braces.
 type body struct {
-	label   string // of the server or location, for messages
-	list    []*nginxconf.Directive
-	answers bool // all requests, before nginx looks at limits
+	label     string // of the server or location, for messages
+	list      []*nginxconf.Directive
+	locations []*location
+	answers   bool // all requests, before nginx looks at limits
 }
 
-func newBody(label string, list []*nginxconf.Directive) body {
-	return body{label: label, list: list, answers: answersItself(list)}
+func (n *reader) newBody(label string, list []*nginxconf.Directive) body {
+	return body{label, list, n.locationsIn(list), answersItself(list)}
 }
 
 // readServerBody is the scope of a server, for the requests of a selection. The locations of one that answers are read
 // only to say what is wrong in them.
 func (n *reader) readServerBody(b body, around map[module]limitSet, selection request.Selection) *scope {
-	s := n.readBody(b, around, selection)
+	s := n.readBody(b, around, selection, nil)
 	if b.answers {
 		s.inner = nil
 	}
 	return s
 }
 
-// readBody is the scope of a location, or of a server with its locations.
-func (n *reader) readBody(b body, around map[module]limitSet, selection request.Selection) *scope {
+// readBody is the scope of a location, or of a server with its locations. The expressions are those of readLocations.
+func (n *reader) readBody(
+	b body, around map[module]limitSet, selection request.Selection, expressions []*location,
+) *scope {
 	limits := n.readLimits(b.list, around)
-	s := &scope{label: b.label, limits: limits, selection: selection, inner: n.readLocations(b.list, limits)}
+	inner := n.readLocations(b.locations, limits, expressions)
+	s := &scope{label: b.label, limits: limits, selection: selection, inner: inner}
 	if b.answers {
 		s.limits = nil
 	}

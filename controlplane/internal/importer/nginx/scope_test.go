@@ -111,7 +111,7 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	block, err := nginxconf.Parse(nginxconf.File{Name: "nginx.conf", Text: []byte(text)}, nil)
 	require.NoError(t, err)
 	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
-	scopes := n.readLocations(block, nil)
+	scopes := n.readLocations(n.locationsIn(block), nil, nil)
 	require.Equal(t, "location ~ x$", scopes[0].label)
 	require.Equal(t, []request.WhyOff{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",

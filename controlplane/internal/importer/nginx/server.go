@@ -32,7 +32,7 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 	}
 	var servers []*server
 	for _, d := range blocks {
-		servers = append(servers, readServer(d))
+		servers = append(servers, n.readServer(d))
 	}
 	list := n.byHosts(servers)
 	var scopes []*scope
@@ -43,19 +43,9 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]li
 	return beside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 }
 
-// readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
-func readServer(d *nginxconf.Directive) *server {
-	s := &server{at: source.PlaceOf(d)}
-	for _, names := range nginxconf.Named(d.Block, "server_name") {
-		for _, name := range names.Args {
-			name = strings.ToLower(name)
-			if bare, isBoth := strings.CutPrefix(name, "."); isBoth {
-				s.names = append(s.names, bare, "*."+bare)
-			} else if name != "" && name != "_" {
-				s.names = append(s.names, name)
-			}
-		}
-	}
+// readServer reads a server.
+func (n *reader) readServer(d *nginxconf.Directive) *server {
+	s := &server{at: source.PlaceOf(d), names: serverNames(d)}
 	for _, l := range nginxconf.Named(d.Block, "listen") {
 		s.ports = append(s.ports, portOf(l.Arg(0)))
 		if slices.Contains(l.Args, "default_server") || slices.Contains(l.Args, "default") {
@@ -65,8 +55,23 @@ func readServer(d *nginxconf.Directive) *server {
 	if len(s.ports) == 0 {
 		s.ports = []string{"80"}
 	}
-	s.body = newBody("server "+strings.Join(s.names, " "), d.Block)
+	s.body = n.newBody("server "+strings.Join(s.names, " "), d.Block)
 	return s
+}
+
+// serverNames are the names of a server. The name .a.example stands for a.example and *.a.example.
+func serverNames(d *nginxconf.Directive) (names []string) {
+	for _, listed := range nginxconf.Named(d.Block, "server_name") {
+		for _, name := range listed.Args {
+			name = strings.ToLower(name)
+			if bare, isBoth := strings.CutPrefix(name, "."); isBoth {
+				names = append(names, bare, "*."+bare)
+			} else if name != "" && name != "_" {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // portOf is the port of what a server listens on, or the path of a Unix socket.
@@ -215,7 +220,7 @@ func noteOfServerName(blocks []*nginxconf.Directive) string {
 	case 0:
 		return ""
 	case 1:
-		names := readServer(blocks[0]).names
+		names := serverNames(blocks[0])
 		if len(names) == 1 && !strings.HasPrefix(names[0], "*") {
 			return ""
 		}
