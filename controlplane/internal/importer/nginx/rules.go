@@ -18,11 +18,12 @@ import (
 
 // zone is what a limit_req_zone or a limit_conn_zone says.
 type zone struct {
-	draft.Numbers // a rate or a concurrency, without what each limit says
-	name          string
-	key           string
-	capacity      uint64 // 0 = the default
-	at            source.Place
+	name     string
+	key      string
+	requests uint64 // of its rate; a limit_conn says its number itself
+	per      string // of its rate
+	capacity uint64 // 0 = the default
+	at       source.Place
 }
 
 // zoneID names a zone: each module has its own.
@@ -51,9 +52,6 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 			n.Fail(z.at, "unknown parameter "+strconv.Quote(arg))
 		}
 	}
-	if of == limitConn {
-		z.Numbers = draft.Concurrency(0) // each limit says its own
-	}
 	switch id := (zoneID{of, z.name}); {
 	case z.name == "" || z.key == "":
 		n.Fail(z.at, "needs a key and zone=NAME:SIZE")
@@ -70,10 +68,10 @@ const needsRate = "needs a rate of at least 1r/m"
 
 // readRate reads a rate such as 10r/s or 30r/m.
 func (n *reader) readRate(z *zone, text string) {
-	per := "1s"
+	z.per = "1s"
 	number, ok := strings.CutSuffix(text, "r/s")
 	if !ok {
-		per = "1m"
+		z.per = "1m"
 		number, ok = strings.CutSuffix(text, "r/m")
 	}
 	requests, err := strconv.ParseUint(number, 10, 32)
@@ -83,7 +81,7 @@ func (n *reader) readRate(z *zone, text string) {
 	case requests == 0:
 		n.Fail(z.at, needsRate)
 	}
-	z.Numbers = draft.TokenBucket(requests, per, 0) // each limit says its own burst
+	z.requests = requests
 }
 
 // keyBytes is the room that a key takes in a zone of nginx.
@@ -127,13 +125,13 @@ func (n *reader) addRules(http *scope) (used map[*zone][]draft.Numbers) {
 // addLimit makes the rules of one limit of a plan: one for each form that the key of its zone has. It returns the
 // numbers of the limit.
 func (n *reader) addLimit(p plan, d *nginxconf.Directive, z *zone) draft.Numbers {
-	limit := &draft.Limit{Numbers: z.Numbers, Shadow: p.limits.dryRun, At: source.PlaceOf(d)}
+	limit := &draft.Limit{Shadow: p.limits.dryRun, At: source.PlaceOf(d)}
 	if p.limits.dryRun && len(p.limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")
 	}
 	if p.module == limitReq {
-		n.readLimitReq(limit, d)
+		n.readLimitReq(limit, z, d)
 	} else {
 		n.readLimitConn(limit, d)
 	}
@@ -161,8 +159,8 @@ func (n *reader) zoneOf(m module, d *nginxconf.Directive) *zone {
 	return z
 }
 
-// readLimitReq reads burst, nodelay and delay.
-func (n *reader) readLimitReq(limit *draft.Limit, d *nginxconf.Directive) {
+// readLimitReq makes a token bucket of the rate of a zone and the burst of a limit.
+func (n *reader) readLimitReq(limit *draft.Limit, z *zone, d *nginxconf.Directive) {
 	burst := uint64(0)
 	delaysNone := false
 	delayed := "all that are beyond the rate"
@@ -185,7 +183,7 @@ func (n *reader) readLimitReq(limit *draft.Limit, d *nginxconf.Directive) {
 			n.Fail(limit.At, "unknown parameter "+strconv.Quote(arg))
 		}
 	}
-	limit.Burst = burst + 1
+	limit.Numbers = draft.TokenBucket(z.requests, z.per, burst+1)
 	if burst > 0 && !delaysNone {
 		limit.Comment("nginx admits the requests of the burst, and delays " + delayed + ". A policy delays " +
 			"none: the rule admits the same requests, and they pass at once.")
@@ -198,7 +196,7 @@ func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
 	if err != nil || number == 0 || len(d.Args) != 2 {
 		n.Fail(limit.At, "needs a zone and a number of connections from 1 to 65535")
 	}
-	limit.Requests = number
+	limit.Numbers = draft.Concurrency(number)
 }
 
 // addRule makes the rule of a limit for one form of its key.
