@@ -37,11 +37,12 @@
 // To read it, begin with Client. Most of its tests are in package lease, which plays workers, their talk and a service
 // together: see harness_test.go there.
 //
-//	client.go   Client, Waiter  has requests wait, and ticks
-//	asks.go     ask, askList    what some requests need of some keys, while it is queued or sent
-//	send.go                     what is sent when
-//	receive.go                  what a message with results does to asks and their requests
-//	stream.go   stream          whether there is one, and whether the service answers on it
+//	client.go   Client        has requests wait, and ticks
+//	waiters.go  Waiter        a request that waits
+//	asks.go     ask, askList  what some requests need of some keys, while it is queued or sent
+//	send.go                   what is sent when
+//	receive.go                what a message with results does to asks and their requests
+//	stream.go   stream        whether there is one, and whether the service answers on it
 package talk
 
 import (
@@ -89,7 +90,7 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		waiters: waiterList{service: &w.Service, byContext: map[uint32]*Waiter{}}, asks: newAskList(),
+		waiters: waiterList{byContext: map[uint32]*Waiter{}}, asks: newAskList(),
 	}
 }
 
@@ -102,8 +103,8 @@ func (c *Client) HasWaiters() bool { return len(c.waiters.byContext) > 0 }
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req := c.waiters.byContext[context]
 	if req == nil {
-		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
-		c.waiters.add(req)
+		req = &Waiter{Context: context, Verdict: v}
+		c.begin(req, now)
 		for _, s := range v.Subjects {
 			s.Cluster.Asked = cluster.Asking
 			if s.IsPending() {
@@ -114,26 +115,20 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	c.asks.join(req, lease.BeginAsk(v)) // at most quota.MaxParts: package decide lets no more be Pending
 }
 
+// begin begins the wait of a request.
+func (c *Client) begin(req *Waiter, now int64) {
+	req.deadlineNs = now + c.worker.Service.TimeoutNs
+	c.waiters.add(req)
+	c.worker.Service.Crowded = c.waiters.isFull()
+}
+
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
 // inside the call, and 300 of them have overflowed a VM's stack.
 const MaxResumed = 64
 
 // Next returns a request that has its grant, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
-func (c *Client) Next() *Waiter {
-	wl := &c.waiters
-	for wl.first < len(wl.ready) {
-		req := wl.ready[wl.first]
-		wl.first++
-		if req.state == ready {
-			req.state = resumed
-			return req
-		}
-	}
-	clear(wl.ready)
-	wl.ready, wl.first = wl.ready[:0], 0
-	return nil
-}
+func (c *Client) Next() *Waiter { return c.waiters.next() }
 
 // Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
@@ -142,9 +137,11 @@ func (c *Client) Done(req *Waiter) {
 	}
 	c.asks.leave(req)
 	c.waiters.remove(req)
+	c.worker.Service.Crowded = c.waiters.isFull()
 }
 
-// Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.
+// Forget is Done for a request that has ended, if it waits. It returns the verdict that is not needed any more, nil if
+// there is none.
 func (c *Client) Forget(context uint32) *decide.Verdict {
 	req := c.waiters.byContext[context]
 	if req == nil {
@@ -166,8 +163,8 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	if service := &c.worker.Service; service.Silent || service.Crowded || tooMany {
 		return false
 	}
-	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs}
-	c.waiters.add(req)
+	req := &Waiter{Context: context, Look: l}
+	c.begin(req, now)
 	for from := 0; from < l.Size(); from += quota.MaxParts {
 		c.asks.join(req, l.Parts(from))
 	}
@@ -176,28 +173,18 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 
 // ExpireAll has all requests be decided without the service: the configuration ends.
 func (c *Client) ExpireAll() {
-	for _, req := range c.waiters.order {
-		if req.state != done {
-			c.expire(req)
-		}
+	for _, req := range c.waiters.all() {
+		c.expire(req)
 	}
 }
 
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
-	wl := &c.waiters
-	left := 0
-	for _, req := range wl.order {
+	for _, req := range c.waiters.all() {
 		if req.isOverdue(now) || req.state == waits && c.worker.Service.Silent {
 			c.expire(req)
 		}
-		if req.state != done {
-			wl.order[left] = req
-			left++
-		}
 	}
-	clear(wl.order[left:])
-	wl.order = wl.order[:left]
 }
 
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
@@ -233,7 +220,7 @@ const minReturnNs = 50_000_000
 // Period is how soon Tick must be called, in milliseconds.
 func (c *Client) Period() uint32 {
 	switch {
-	case c.waiters.first < len(c.waiters.ready):
+	case c.waiters.mayHaveNext():
 		return 1 // for those that MaxResumed has left
 	case c.HasWaiters() || c.stream.owes():
 		return 10
@@ -246,105 +233,3 @@ func (c *Client) Period() uint32 {
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
 func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
-
-// waiterState is how far a request is that waits. Its life:
-//
-//	     Wait, WaitLook           makeReady           Next               Done
-//	new ---------------> waits -------------> ready ---------> resumed ---------> done
-//	                       ^                                      |
-//	                       +----- Wait, if it is Pending again ---+
-//
-// If the request ends meanwhile, Forget makes it done at once.
-type waiterState uint8
-
-const (
-	// waits: for asks, until they have results (handOut, reject, tellLooks), until an earlier ask has one that
-	// decides it, too (decideMore), or until its time is over (expire).
-	waits   waiterState = iota
-	ready               // Next will return it
-	resumed             // Next has returned it, and it is decided again
-	done
-)
-
-// Waiter is a request that waits: to be decided by a verdict, or for a look.
-type Waiter struct {
-	Context uint32
-	Verdict *decide.Verdict // nil of a look
-	Look    *lease.Look     // of a client that asks for its usage; it is not decided again
-
-	state      waiterState
-	deadlineNs int64
-	asks       []*ask  // for which it waits: one for its verdict, or one for each quota.MaxParts keys of its look
-	oneAsk     [1]*ask // what asks is in as long as it is one: that saves an allocation a request
-}
-
-// isOverdue reports whether it has waited for an ask for too long.
-func (req *Waiter) isOverdue(now int64) bool { return req.state == waits && now >= req.deadlineNs }
-
-// waitFor has the request wait for the ask.
-func (req *Waiter) waitFor(a *ask) {
-	req.state = waits
-	a.waiters = append(a.waiters, req)
-	if req.asks == nil {
-		req.asks = req.oneAsk[:0]
-	}
-	req.asks = append(req.asks, a)
-}
-
-// stopAsking says why the request must not wait any more, unless it has stopped before.
-func (req *Waiter) stopAsking(why cluster.Asked) {
-	if req.Verdict == nil {
-		return
-	}
-	for _, s := range req.Verdict.Subjects {
-		if s.Cluster.Asked == cluster.Asking {
-			s.Cluster.Asked = why
-		}
-	}
-}
-
-// maxWaiters is how many requests may wait.
-const maxWaiters = 1024
-
-// waiterList has the requests that wait. Each is in it until it is done.
-type waiterList struct {
-	service    *lease.Service // add and remove say whether it is Crowded
-	byContext  map[uint32]*Waiter
-	order      []*Waiter // the same, as they came, and those that are done since the last expireOverdue
-	lookedKeys int       // keys of those that are looks
-
-	ready []*Waiter // for Next, which passes over those that are done
-	first int       // index in ready: Next has returned those before it
-}
-
-// add adds a new request.
-func (wl *waiterList) add(req *Waiter) {
-	wl.byContext[req.Context] = req
-	wl.order = append(wl.order, req)
-	wl.lookedKeys += req.Look.Size()
-	wl.service.Crowded = len(wl.byContext) >= maxWaiters
-}
-
-// remove removes a request, which is done.
-func (wl *waiterList) remove(req *Waiter) {
-	req.state = done
-	delete(wl.byContext, req.Context)
-	wl.lookedKeys -= req.Look.Size()
-	wl.service.Crowded = len(wl.byContext) >= maxWaiters
-}
-
-// hasOverdue reports whether a request is overdue.
-func (wl *waiterList) hasOverdue(now int64) bool {
-	for _, req := range wl.order {
-		if req.isOverdue(now) {
-			return true
-		}
-	}
-	return false
-}
-
-// makeReady has Next return a request, which waits for no ask any more.
-func (wl *waiterList) makeReady(req *Waiter) {
-	req.state = ready
-	wl.ready = append(wl.ready, req)
-}

@@ -1,0 +1,137 @@
+package talk
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+)
+
+// waiterState is how far a request is that waits. Its life:
+//
+//	     Wait, WaitLook           makeReady           Next               Done
+//	new ---------------> waits -------------> ready ---------> resumed ---------> done
+//	                       ^                                      |
+//	                       +----- Wait, if it is Pending again ---+
+//
+// If the request ends meanwhile, Forget makes it done at once.
+type waiterState uint8
+
+const (
+	// waits: for asks, until they have results (handOut, reject, tellLooks), until an earlier ask has one that
+	// decides it, too (decideMore), or until its time is over (expire).
+	waits   waiterState = iota
+	ready               // Next will return it
+	resumed             // Next has returned it, and it is decided again
+	done
+)
+
+// Waiter is a request that waits: to be decided by a verdict, or for a look.
+type Waiter struct {
+	Context uint32
+	Verdict *decide.Verdict // nil of a look
+	Look    *lease.Look     // of a client that asks for its usage; it is not decided again
+
+	state      waiterState
+	deadlineNs int64
+	asks       []*ask  // for which it waits: one for its verdict, or one for each quota.MaxParts keys of its look
+	oneAsk     [1]*ask // what asks is in as long as it is one: that saves an allocation a request
+}
+
+func (req *Waiter) isDone() bool { return req.state == done }
+
+// isOverdue reports whether it has waited for an ask for too long.
+func (req *Waiter) isOverdue(now int64) bool { return req.state == waits && now >= req.deadlineNs }
+
+// waitFor has the request wait for the ask.
+func (req *Waiter) waitFor(a *ask) {
+	req.state = waits
+	a.waiters = append(a.waiters, req)
+	if req.asks == nil {
+		req.asks = req.oneAsk[:0]
+	}
+	req.asks = append(req.asks, a)
+}
+
+// stopAsking says why the request must not wait any more, unless it has stopped before.
+func (req *Waiter) stopAsking(why cluster.Asked) {
+	if req.Verdict == nil {
+		return
+	}
+	for _, s := range req.Verdict.Subjects {
+		if s.Cluster.Asked == cluster.Asking {
+			s.Cluster.Asked = why
+		}
+	}
+}
+
+// maxWaiters is how many requests may wait.
+const maxWaiters = 1024
+
+// waiterList has the requests that wait. Each is in it until it is done.
+type waiterList struct {
+	byContext  map[uint32]*Waiter
+	order      []*Waiter // the same, as they came, and those that are done since the last call of all
+	lookedKeys int       // keys of those that are looks
+
+	ready []*Waiter // for next, which passes over those that are done
+	first int       // index in ready: next has returned those before it
+}
+
+// add adds a new request.
+func (wl *waiterList) add(req *Waiter) {
+	wl.byContext[req.Context] = req
+	wl.order = append(wl.order, req)
+	wl.lookedKeys += req.Look.Size()
+}
+
+// remove removes a request, which is done.
+func (wl *waiterList) remove(req *Waiter) {
+	req.state = done
+	delete(wl.byContext, req.Context)
+	wl.lookedKeys -= req.Look.Size()
+}
+
+// isFull reports whether no other request may wait.
+func (wl *waiterList) isFull() bool { return len(wl.byContext) >= maxWaiters }
+
+// all returns the requests that wait, as they came.
+func (wl *waiterList) all() []*Waiter {
+	wl.order = slices.DeleteFunc(wl.order, (*Waiter).isDone)
+	return wl.order
+}
+
+// hasOverdue reports whether a request is overdue.
+func (wl *waiterList) hasOverdue(now int64) bool {
+	for _, req := range wl.order {
+		if req.isOverdue(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// makeReady has Next return a request, which waits for no ask any more.
+func (wl *waiterList) makeReady(req *Waiter) {
+	req.state = ready
+	wl.ready = append(wl.ready, req)
+}
+
+// next returns the request that has been ready for longest, nil if none is.
+func (wl *waiterList) next() *Waiter {
+	for wl.first < len(wl.ready) {
+		req := wl.ready[wl.first]
+		wl.first++
+		if req.state == ready {
+			req.state = resumed
+			return req
+		}
+	}
+	clear(wl.ready)
+	wl.ready, wl.first = wl.ready[:0], 0
+	return nil
+}
+
+// mayHaveNext reports whether next may return a request.
+func (wl *waiterList) mayHaveNext() bool { return wl.first < len(wl.ready) }
