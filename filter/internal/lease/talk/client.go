@@ -42,7 +42,8 @@
 //	asks.go     ask, askList  what some requests need of some keys, while it is queued or sent
 //	send.go                   what is sent when
 //	receive.go                what a message with results does to asks and their requests
-//	stream.go   stream        whether there is one, and whether the service answers on it
+//	stream.go   stream        whether there is one
+//	            service       whether it answers
 package talk
 
 import (
@@ -71,6 +72,7 @@ type Client struct {
 	transport Transport
 	worker    *lease.Worker
 	stream    stream
+	service   service
 	waiters   waiterList // requests that wait
 	asks      askList    // for which they wait, and others
 	lastID    uint32     // of the ask that was sent last
@@ -89,7 +91,9 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	w.Service.TimeoutNs = timeoutNs
 	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
 	return &Client{
-		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
+		transport: t, worker: w,
+		stream:  stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
+		service: service{Service: &w.Service},
 		waiters: waiterList{byContext: map[uint32]*Waiter{}}, asks: newAskList(),
 	}
 }
@@ -117,9 +121,9 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 
 // begin begins the wait of a request.
 func (c *Client) begin(req *Waiter, now int64) {
-	req.deadlineNs = now + c.worker.Service.TimeoutNs
+	req.deadlineNs = now + c.service.TimeoutNs
 	c.waiters.add(req)
-	c.worker.Service.Crowded = c.waiters.isFull()
+	c.service.Crowded = c.waiters.isFull()
 }
 
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
@@ -137,7 +141,7 @@ func (c *Client) Done(req *Waiter) {
 	}
 	c.asks.leave(req)
 	c.waiters.remove(req)
-	c.worker.Service.Crowded = c.waiters.isFull()
+	c.service.Crowded = c.waiters.isFull()
 }
 
 // Forget is Done for a request that has ended, if it waits. It returns the verdict that is not needed any more, nil if
@@ -160,7 +164,7 @@ const maxLooked = 4096
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	looked := c.waiters.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
-	if service := &c.worker.Service; service.Silent || service.Crowded || tooMany {
+	if c.service.Silent || c.service.Crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l}
@@ -181,7 +185,7 @@ func (c *Client) ExpireAll() {
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
 	for _, req := range c.waiters.all() {
-		if req.isOverdue(now) || req.state == waits && c.worker.Service.Silent {
+		if req.isOverdue(now) || req.state == waits && c.service.Silent {
 			c.expire(req)
 		}
 	}
@@ -197,19 +201,16 @@ func (c *Client) expire(req *Waiter) {
 	}
 }
 
-// Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. It notes
-// silence before it expires requests, so that all of them are decided in the tick that finds the service silent. Period
+// Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. Period
 // says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle(now)
-	if !c.stream.giveMoreTime(now, c.worker.Service.TimeoutNs) {
-		c.noteSilence(now)
-	}
-	c.stream.tickNs = now
+	c.service.noteTick(now)
+	c.noteSilence(now) // before expireOverdue, so that all requests are decided in the tick that finds it silent
 	c.expireOverdue(now)
-	c.asks.makeLate(now, c.worker.Service.TimeoutNs)
-	c.worker.Book.Sweep(now, c.worker.Service.TimeoutNs)
-	if c.worker.Service.Silent && !c.stream.owes() {
+	c.asks.makeLate(now, c.service.TimeoutNs)
+	c.worker.Book.Sweep(now, c.service.TimeoutNs)
+	if c.service.Silent && !c.service.owes() {
 		c.asks.askForNobody([]lease.Part{c.worker.ProbePart()})
 	}
 }
@@ -222,7 +223,7 @@ func (c *Client) Period() uint32 {
 	switch {
 	case c.waiters.mayHaveNext():
 		return 1 // for those that MaxResumed has left
-	case c.HasWaiters() || c.stream.owes():
+	case c.HasWaiters() || c.service.owes():
 		return 10
 	}
 	if ns := c.worker.Returns.IdleNs(); ns > 0 {

@@ -11,7 +11,7 @@ import (
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.stream.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
+	if c.service.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
 		return // before queueReports: what cannot be sent yet stays on the Book's list, where it may change
 	}
 	c.queueReports(now)
@@ -189,7 +189,7 @@ func (c *Client) send(now int64) bool {
 		c.stream.phase = greeted
 	}
 	if len(m.Asks) > 0 {
-		c.stream.owesNs = now
+		c.service.owesNs = now
 	}
 	return true
 }

@@ -1,5 +1,7 @@
 package talk
 
+import "github.com/sluice-ratelimit/sluice/filter/internal/lease"
+
 // phase is how far a stream has come. Its life, and that of the next one:
 //
 //	         ensureOpen           send               Receive
@@ -24,27 +26,20 @@ const (
 	heard
 )
 
-// stream is the stream to the service, and whether the service answers on it.
+// stream is the stream to the service.
 type stream struct {
 	phase phase
 
 	// Of the open stream:
 	number  uint32          // which the worker has given it
 	defined map[uint32]bool // definitions that it has had
-	owesNs  int64           // since when the service owes an answer to asks: see noteSilence. 0 = it owes none
 
 	// Of the closed one:
 	reopenNs int64 // when the next may be opened
 	pauseNs  int64 // how long that takes, from the next end or failed try on: see backOff
-
-	// Of this one and those before, for giveMoreTime:
-	tickNs  int64 // when the last tick was
-	stalled bool  // a late tick has given the service more time, and nothing has come since
 }
 
 func (s *stream) isOpen() bool { return s.phase != closed }
-
-func (s *stream) owes() bool { return s.owesNs != 0 }
 
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
@@ -89,7 +84,7 @@ func (c *Client) StreamEnded(now int64) {
 		return
 	}
 	c.stream.phase = closed
-	c.stream.owesNs = 0 // no answer can come any more: the same is asked on the next stream
+	c.service.owesNs = 0 // no answer can come any more: the same is asked on the next stream
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.streamEnded()
@@ -109,7 +104,7 @@ func (c *Client) Close(now int64) {
 	}
 }
 
-// The life of the service, over all streams:
+// service is how the service is, as this worker finds it out. Its life, over all streams:
 //
 //	          send, of asks            noteSilence
 //	answered ---------------> asked ---------------> silent
@@ -121,32 +116,40 @@ func (c *Client) Close(now int64) {
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout. It is also silent if a request has waited that long without a
 //	          stream, though it was not asked. No request waits any more, and Tick asks until an answer comes.
-//	          lease.Service.Silent says so, because sources decide by it.
+//	          Silent says so, because sources decide by it.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come each 10 ms. That at
 // 100 ms finds the service silent, and ends the stream. It has all waiting requests decided, and queues a probe. About
 // a second later a stream is opened, and the probe is sent. The service is silent until it answers that.
+type service struct {
+	*lease.Service // what sources see of it
+
+	owesNs  int64 // since when it owes an answer to asks. 0 = it owes none
+	tickNs  int64 // when the last tick was
+	stalled bool  // a late tick has given the service more time, and nothing has come since
+}
+
+func (s *service) owes() bool { return s.owesNs != 0 }
 
 // noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
 func (c *Client) noteAnswer() {
 	c.stream.phase = heard
 	c.stream.pauseNs = firstPauseNs
-	c.stream.owesNs, c.stream.stalled = 0, false
-	c.worker.Service.Silent = false
+	c.service.owesNs, c.service.stalled = 0, false
+	c.service.Silent = false
 }
 
 // noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It hangs up on a silent service.
 func (c *Client) noteSilence(now int64) {
-	s := &c.stream
-	answerIsLate := s.owes() && now-s.owesNs >= c.worker.Service.TimeoutNs
-	streamIsLate := !s.isOpen() && c.waiters.hasOverdue(now)
+	answerIsLate := c.service.owes() && now-c.service.owesNs >= c.service.TimeoutNs
+	streamIsLate := !c.stream.isOpen() && c.waiters.hasOverdue(now)
 	if !answerIsLate && !streamIsLate {
 		return
 	}
-	c.worker.Service.Silent = true
-	s.pauseNs = maxPauseNs
-	if s.isOpen() {
+	c.service.Silent = true
+	c.stream.pauseNs = maxPauseNs
+	if c.stream.isOpen() {
 		c.hangUp(now)
 	}
 }
@@ -154,7 +157,7 @@ func (c *Client) noteSilence(now int64) {
 // standstillNs is how long a worker may stand still and go on with its stream.
 const standstillNs = 1_000_000_000
 
-// giveMoreTime gives the service its timeout anew, if the tick is so late that the worker itself
+// noteTick gives the service its timeout anew, if the tick is so late that the worker itself
 // stood still: its message may not have left, or the result may be in the queue behind the tick.
 // Requests do not wait longer for it. With a timeout of 100 ms:
 //
@@ -164,11 +167,10 @@ const standstillNs = 1_000_000_000
 //	150 ms  The next tick, late again. The service has had more time, and has not answered: it gets none.
 //
 // After standstillNs without a tick it gets none either: Tick may end the stream.
-func (s *stream) giveMoreTime(now, timeoutNs int64) (given bool) {
+func (s *service) noteTick(now int64) {
 	gap := now - max(s.tickNs, s.owesNs)
-	late := s.owes() && !s.stalled && gap > timeoutNs/2 && gap < standstillNs
-	if late {
+	if s.owes() && !s.stalled && gap > s.TimeoutNs/2 && gap < standstillNs {
 		s.stalled, s.owesNs = true, now
 	}
-	return late
+	s.tickNs = now
 }
