@@ -53,7 +53,7 @@ func (acc *Account) mustReport(now int64) bool {
 // Claim leaves the account to an ask that is queued.
 func (acc *Account) Claim() { acc.claims++ }
 
-// Unclaim ends the claim of an ask that is not sent.
+// Unclaim ends the claim of an ask that has left the queue. If that was sent, the account is under way by now.
 func (acc *Account) Unclaim() {
 	acc.claims--
 	acc.list()
@@ -76,7 +76,6 @@ func (acc *Account) IsUnderWay() bool { return acc.firstUnderWay > 0 }
 // If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
 // given. So the account is reported once more.
 func (acc *Account) Write(p *quota.Part, now int64) {
-	acc.claims--
 	number := acc.book.newReportNumber()
 	if !acc.IsUnderWay() {
 		acc.firstUnderWay, acc.askedBefore = number, 0

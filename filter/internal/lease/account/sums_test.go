@@ -26,6 +26,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"Account.Write", func() {
 			report.Waiting = 1
 			acc.Write(&report, 0)
+			acc.Unclaim()
 		}, 0, 0, false},
 		{"Account.End", func() {
 			require.True(t, acc.End(1, &quota.Grant{Noted: true, Units: 1}, 0))
@@ -38,6 +39,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 			report.Waiting = 0
 			acc.Claim()
 			acc.Write(&report, 0)
+			acc.Unclaim()
 		}, 0, 0, false},
 	} {
 		step.do()

@@ -68,30 +68,15 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 // isLook reports whether the ask is for looks: it asks for no units.
 func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
-// add adds what other requests need to the ask, by the table above. They are one that joins it, or those of an earlier
-// ask. isFirst says that one of them is the first request of this ask now.
-func (a *ask) add(parts []lease.Part, isFirst bool) {
+// add adds what other requests need to the ask, by the table above.
+func (a *ask) add(parts []lease.Part) {
 	for i := range a.parts {
 		p, other := &a.parts[i].Wire, &parts[i].Wire
-		if isFirst {
+		if len(a.waiters) == 0 { // they are of its first request
 			p.Cost = other.Cost
 			p.Shadow, p.NoBlock = other.Shadow, other.NoBlock
 		}
 		p.Waiting = limit.AddSaturating(p.Waiting, other.Waiting)
-	}
-}
-
-// putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
-func (a *ask) putBefore(earlier *ask) {
-	a.add(earlier.parts, true)
-	earlier.takeWaiters(a)
-	a.takeWaiters(earlier)
-}
-
-// takeWaiters has the requests of another ask for the same units wait for this one, behind its own.
-func (a *ask) takeWaiters(other *ask) {
-	for _, req := range other.dropWaiters() {
-		req.waitFor(a)
 	}
 }
 
@@ -120,14 +105,14 @@ func without[T comparable](list []T, one T) []T {
 
 // askState is how far an ask is. Its life:
 //
-//	 ensureQueued            markSent                    end
+//	 ensureQueued             fly                        end
 //	--------------> queued ------------> flying ---------------------> over
 //	                 |  ^                 |  |   makeLate        end    ^
 //	                 |  +--- askAgain ----+  +------------> late -------+
-//	                 +------------------------- end --------------------+
+//	                 +----------------------- unqueue ------------------+
 //
-//	queued  Other requests for the same units join it. It ends if the last of its requests leaves, or if the result of
-//	        the ask that flies for the same units decides them, too: see decideMore.
+//	queued  Other requests for the same units join it. It is over if the last of its requests leaves, or if an earlier
+//	        ask for the same units takes its requests: see takeNext.
 //	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, it is
 //	        queued again, or over if no request waits for it.
 //	late    It has had no result for the timeout. Its requests are decided without it, and the same units may be asked
@@ -145,9 +130,8 @@ const (
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
-	sent   []*ask          // those that fly, in the order in which they were sent
-	flying map[string]*ask // the same, by what they want
-	late   []*ask          // in the order in which they were sent
+	sent   []*ask          // those that fly or are late, in the order in which they were sent
+	flying map[string]*ask // those of them that fly, by what they want
 	want   []byte          // memory
 }
 
@@ -158,7 +142,7 @@ func newAskList() askList { return askList{queued: map[string]*ask{}, flying: ma
 func (as *askList) join(req *Waiter, parts []lease.Part) {
 	a, isNew := as.ensureQueued(parts)
 	if !isNew {
-		a.add(parts, len(a.waiters) == 0)
+		a.add(parts)
 	}
 	req.waitFor(a)
 }
@@ -186,6 +170,7 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	return a, true
 }
 
+// enqueue queues an ask. As long as it is queued, it claims the accounts that it will report.
 func (as *askList) enqueue(a *ask) {
 	a.state = queued
 	as.queue, as.queued[a.want] = append(as.queue, a), a
@@ -196,56 +181,82 @@ func (as *askList) enqueue(a *ask) {
 	}
 }
 
-// leave has the request wait for its asks no longer. A queued ask for which no request waits any more ends, also a
-// refill that others have left: lease/silence.go says what becomes of its Spent.
+// unqueue undoes enqueue: the ask leaves with a message, or is over.
+func (as *askList) unqueue(a *ask, then askState) {
+	a.state = then
+	as.queue = without(as.queue, a)
+	delete(as.queued, a.want)
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			acc.Unclaim()
+		}
+	}
+}
+
+// fly has queued asks fly, which leave with a message.
+func (as *askList) fly(asks []*ask) {
+	for _, a := range asks {
+		as.unqueue(a, flying)
+		as.sent, as.flying[a.want] = append(as.sent, a), a
+	}
+}
+
+// takeNext has the requests of the next ask for the same units, which is queued, wait for an earlier one, behind its
+// own. The next one is over then.
+func (as *askList) takeNext(a, next *ask) {
+	for _, req := range next.dropWaiters() {
+		req.waitFor(a)
+	}
+	as.unqueue(next, over)
+}
+
+// leave has the request wait for its asks no longer. A queued ask for which no request waits any more is over, also
+// a refill that others have left: lease/silence.go says what becomes of its Spent.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && a.state == queued {
-			as.end(a, unanswered)
+			as.unqueue(a, over)
 		}
 	}
 	req.asks = req.asks[:0]
 }
 
-// markSent has an ask fly, which pack takes off the queue.
-func (as *askList) markSent(a *ask) {
-	a.state = flying
-	delete(as.queued, a.want)
-	as.sent, as.flying[a.want] = append(as.sent, a), a
-}
-
 // find returns the ask of that number which was sent, nil if there is none. Results come in the order of their asks, so
 // it is among the first.
 func (as *askList) find(id uint32) *ask {
-	for _, list := range [...][]*ask{as.late, as.sent} {
-		for _, a := range list {
-			if a.id == id {
-				return a
-			}
+	for _, a := range as.sent {
+		if a.id == id {
+			return a
 		}
 	}
 	return nil
 }
 
-// ending is how an ask ends. It says what becomes of its reports: an ask of rules that hold reports the account of each
-// of its parts.
+// ending is how an ask that was sent ends. It says what becomes of its reports: an ask of rules that hold reports the
+// account of each of its parts.
 type ending uint8
 
 const (
 	answered   ending = iota // lease.HandOut has ended the reports, by what the service has said
 	notTaken                 // the service has not taken the ask, so it has no reports: they are given up
-	unanswered               // the reports may be lost, or have never left: they are made again
+	unanswered               // the reports may be lost: they are made again
 )
 
-// end ends an ask, and its reports.
+// end ends an ask that was sent.
 func (as *askList) end(a *ask, how ending) {
-	as.remove(a)
+	as.endFlight(a, how)
+	as.sent = without(as.sent, a)
 	a.state = over
-	a.endReports(how)
 }
 
-func (a *ask) endReports(how ending) {
+// endFlight lets others ask for the units of an ask that flies, and ends its reports. For a late one, makeLate has done
+// so.
+func (as *askList) endFlight(a *ask, how ending) {
+	if a.state == late {
+		return
+	}
+	delete(as.flying, a.want)
 	for i := range a.parts {
 		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
 		switch {
@@ -258,39 +269,18 @@ func (a *ask) endReports(how ending) {
 	}
 }
 
-// askAgain ends an ask, and queues it again if requests still wait for it. These join an ask for the same units that is
-// queued already.
+// askAgain ends an ask that was sent, and queues it again if requests still wait for it. The requests of another one
+// for the same units that is queued already join it.
 func (as *askList) askAgain(a *ask, how ending) {
 	as.end(a, how)
-	next := as.queued[a.want]
-	switch {
-	case len(a.waiters) == 0:
-	case next != nil:
-		next.putBefore(a)
-	default:
-		as.enqueue(a)
+	if len(a.waiters) == 0 {
+		return
 	}
-}
-
-// remove takes an ask off the list that it is on. It goes by the state, because TinyGo allocates a string to find it in
-// a map.
-func (as *askList) remove(a *ask) {
-	switch a.state {
-	case queued:
-		delete(as.queued, a.want)
-		as.queue = without(as.queue, a)
-		for i := range a.parts {
-			if acc := a.parts[i].Account; acc != nil {
-				acc.Unclaim()
-			}
-		}
-	case flying:
-		delete(as.flying, a.want)
-		as.sent = without(as.sent, a)
-	case late:
-		as.late = without(as.late, a)
-	case over:
+	if next := as.queued[a.want]; next != nil {
+		a.add(next.parts)
+		as.takeNext(a, next)
 	}
+	as.enqueue(a)
 }
 
 // streamEnded has all asks that were sent be asked again: no result can come any more.
@@ -298,28 +288,27 @@ func (as *askList) streamEnded() {
 	for len(as.sent) > 0 {
 		as.askAgain(as.sent[0], unanswered)
 	}
-	as.late = nil
 }
 
 // lateNs is after which time the result of an ask counts no longer.
 const lateNs = 10_000_000_000
 
-// An ask is late before it is dropped, so that its accounts are reported again: this is negative, and does not compile,
+// An ask is late before it is over, so that its accounts are reported again: this is negative, and does not compile,
 // if a timeout could be longer.
 const _ = uint64(lateNs - policy.MaxTimeoutNs)
 
 // makeLate makes asks late that have no result after the timeout: their units may be asked for again, and their
-// accounts are reported again. It forgets an ask after lateNs.
+// accounts are reported again. It ends an ask after lateNs.
 func (as *askList) makeLate(now, timeoutNs int64) {
-	for len(as.sent) > 0 && now-as.sent[0].sentNs >= timeoutNs {
-		a := as.sent[0]
-		as.remove(a)
+	for _, a := range as.sent {
+		if now-a.sentNs < timeoutNs {
+			break
+		}
+		as.endFlight(a, unanswered)
 		a.state = late
-		as.late = append(as.late, a)
-		a.endReports(unanswered)
 	}
-	for len(as.late) > 0 && now-as.late[0].sentNs >= lateNs {
-		as.late = as.late[1:]
+	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
+		as.end(as.sent[0], unanswered)
 	}
 }
 

@@ -2,6 +2,7 @@ package talk
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,9 +27,8 @@ func of(key byte, cost uint32) []lease.Part {
 func (as *askList) sendAll(first uint32, now int64) {
 	for i, a := range as.queue {
 		a.id, a.sentNs = first+uint32(i), now
-		as.markSent(a)
 	}
-	as.queue = nil
+	as.fly(slices.Clone(as.queue))
 }
 
 func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
@@ -158,7 +158,7 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	second := &Waiter{}
 	as.join(second, of('k', 1))
 	as.sendAll(8, timeoutNs)
-	next := as.sent[0]
+	next := as.sent[1]
 	require.Same(t, late, as.find(7))
 	as.end(late, answered)
 	require.Nil(t, as.find(7))

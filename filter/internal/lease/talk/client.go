@@ -20,7 +20,7 @@
 // What may go wrong meanwhile:
 //
 //	the client leaves     Forget ends the wait. What it has got goes back. What its ask gets goes into the lease.
-//	an answer comes late  makeLate lets others ask anew. handOut puts late units into the lease.
+//	an answer comes late  makeLate lets others ask anew. takeGrants puts late units into the lease.
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. Tick asks on.
 //
@@ -78,7 +78,7 @@ type Client struct {
 	lastID    uint32     // of the ask that was sent last
 
 	// Memory:
-	queue      []*ask             // for pack
+	packed     []*ask             // for pack
 	due        []*account.Account // for queueReports
 	verdicts   []*decide.Verdict  // for handOut
 	outMessage quota.Asks

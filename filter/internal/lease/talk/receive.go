@@ -35,7 +35,7 @@ func (c *Client) takeResult(result *quota.AskResult, now int64) {
 	case result.Outcome == quota.Busy:
 		c.reject(a, result)
 	default: // Granted, Denied or Unavailable, or what a newer service answers
-		c.handOut(a, result, now)
+		c.takeGrants(a, result, now)
 	}
 }
 
@@ -49,16 +49,16 @@ func (c *Client) defineAgain(a *ask) {
 
 // reject has the requests wait no longer: the service takes no more asks now.
 func (c *Client) reject(a *ask, result *quota.AskResult) {
-	c.decideMore(a, result, notTaken)
+	c.decideNext(a, result)
 	for _, req := range a.waiters {
 		req.stopAsking(cluster.Rejected)
 	}
 	c.finish(a, notTaken)
 }
 
-// handOut hands out the units of an ask: the requests that it decides go on.
-func (c *Client) handOut(a *ask, result *quota.AskResult, now int64) {
-	c.decideMore(a, result, answered)
+// takeGrants has lease.HandOut hand out the grants of an ask, if it has any. The requests that waited for it go on.
+func (c *Client) takeGrants(a *ask, result *quota.AskResult, now int64) {
+	c.decideNext(a, result)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for _, req := range a.waiters {
 		c.verdicts = append(c.verdicts, req.Verdict)
@@ -103,7 +103,7 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 	return nil
 }
 
-// decideMore has the result of an ask also decide the requests that came since, if it decidesMore. These wait for the
+// decideNext has the result of an ask also decide the requests that came since, if it decidesAll. These wait for the
 // next ask for the same units, which is over then:
 //
 //	                     before   then
@@ -111,18 +111,15 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 //	requests 1 and 2     waits    the same: they wait for a
 //	next, for the same   queued   over, and is never sent
 //	requests 3 and 4     waits    the same, but they wait for a
-//
-// Both asks end alike: they report the same accounts.
-func (c *Client) decideMore(a *ask, result *quota.AskResult, how ending) {
+func (c *Client) decideNext(a *ask, result *quota.AskResult) {
 	next := c.asks.queued[a.want]
-	if next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
-		a.takeWaiters(next)
-		c.asks.end(next, how)
+	if next != nil && len(next.waiters) > 0 && a.decidesAll(result) {
+		c.asks.takeNext(a, next)
 	}
 }
 
-// decidesMore reports whether the result also decides the requests of a queued ask for the same units.
-func (a *ask) decidesMore(result *quota.AskResult) bool {
+// decidesAll reports whether the result also decides the requests of a queued ask for the same units.
+func (a *ask) decidesAll(result *quota.AskResult) bool {
 	if result.Outcome != quota.Granted && result.Outcome != quota.Denied {
 		return true // asking again would get nothing better
 	}

@@ -72,7 +72,7 @@ const (
 // In round trips of 15 ms these take 2 s: by then a store that is starting begins to grant, and has all reports.
 func (c *Client) roomForReports() int {
 	reports, others := 0, 0
-	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent, c.asks.late} {
+	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent} {
 		for _, a := range list {
 			if a.isReport() {
 				reports++
@@ -84,31 +84,29 @@ func (c *Client) roomForReports() int {
 	return max(mostAsks/2, mostAsks-others) - reports
 }
 
-// pack fills the message Client.outMessage with what has room in it. Its asks fly from then on, and the others stay
-// queued. If the message cannot be sent, the stream ends, and with it all that flies on it.
+// pack fills the message Client.outMessage with what has room in it. Its asks fly then, and the others stay queued. If
+// the message cannot be sent, the stream ends, and with it all that flies on it.
 func (c *Client) pack(now int64) {
 	m, rets := &c.outMessage, &c.worker.Returns
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	queue := c.asks.queue
-	c.asks.queue = c.queue[:0]
 	room := roomBytes - returnBytes*rets.Count()
 	for _, looks := range [2]bool{false, true} { // looks do not delay requests that are to be decided
-		for _, a := range queue {
+		for _, a := range c.asks.queue {
 			if looks != a.isLook() {
 				continue
 			}
 			n := c.mostBytes(a)
 			if c.askMustWait(a, n, room) {
-				c.asks.queue = append(c.asks.queue, a)
 				continue
 			}
 			room -= n
 			c.stampAndPack(a, now)
-			c.asks.markSent(a)
+			c.packed = append(c.packed, a)
 		}
 	}
-	clear(queue)
-	c.queue = queue
+	c.asks.fly(c.packed)
+	clear(c.packed)
+	c.packed = c.packed[:0]
 	if c.stream.phase == heard { // units go back on the stream that got them, after its first results
 		m.Returns = rets.AppendTo(m.Returns)
 	}
