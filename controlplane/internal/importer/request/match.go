@@ -13,22 +13,21 @@ import (
 // is made.
 type Match map[partID][]Pattern
 
-// inMatch is a pattern that translate has made, as a match of the part has it: of a host a name, and of an address a
-// network. It is not ok if no match can have it.
-func (p Part) inMatch(v Pattern) (matched Pattern, ok bool) {
+// isMatched reports whether a match can ask the part for a pattern that translate has made.
+func (p Part) isMatched(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:
-		return v, true
+		return true
 	case KindMethod:
-		return v, v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
 		hosts, ok := HostPattern(v.text)
-		return Pattern{HostName, v.text}, ok && v == hosts
+		return ok && v == hosts
 	case KindClientIP:
-		return Pattern{Network, v.text}, v.kind == Exactly
+		return v.kind == Exactly
 	case KindQuery, KindCookie, KindProperty:
 	}
-	return v, false
+	return false
 }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
@@ -57,7 +56,7 @@ func (m Match) joined(other Match) (both Match, why WhyOff) {
 			both[id] = other[id]
 			continue
 		}
-		common, isKnown := commonValues(values, other[id])
+		common, isKnown := id.commonValues(values, other[id])
 		switch {
 		case isKnown && len(common) > 0:
 			both[id] = common
@@ -68,17 +67,17 @@ func (m Match) joined(other Match) (both Match, why WhyOff) {
 	return both, why
 }
 
-// commonValues are the patterns for the values of a part that fit one of each list. They are not known if no list of
+// commonValues are the patterns for the values of the part that fit one of each list. They are not known if no list of
 // patterns says that.
-func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
+func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case p.Within(q):
+			case id.within(p, q):
 				common = appendNew(common, p)
-			case q.Within(p):
+			case id.within(q, p):
 				common = appendNew(common, q)
-			case !p.Apart(q):
+			case !id.apart(p, q):
 				return nil, false
 			}
 		}

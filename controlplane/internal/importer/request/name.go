@@ -8,6 +8,29 @@ import (
 
 // This file has what a policy compares otherwise than as texts: the names of hosts, and networks.
 
+// within is Pattern.Within for two patterns of a match, which compares hosts and addresses by what they name.
+func (id partID) within(p, q Pattern) bool {
+	switch id.kind {
+	case KindHost:
+		return isHostWithin(p.text, q.text)
+	case KindClientIP:
+		return IsNetworkWithin(p.text, q.text)
+	default:
+		return p.Within(q)
+	}
+}
+
+// apart is Pattern.Apart for two patterns of a match. Of two names or networks one is within the other, or they are
+// apart.
+func (id partID) apart(p, q Pattern) bool {
+	switch id.kind {
+	case KindHost, KindClientIP:
+		return !id.within(p, q) && !id.within(q, p)
+	default:
+		return p.Apart(q)
+	}
+}
+
 // HostPattern is the pattern for a name such as a.example, *.a.example or [::1]. It is not ok if a match has no such
 // name.
 func HostPattern(name string) (p Pattern, ok bool) {

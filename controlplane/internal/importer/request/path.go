@@ -59,7 +59,7 @@ func (p Pattern) ofPath() (path Pattern, use queryUse) {
 		}
 	case ByExpression:
 		return ofPathExpression(p.text)
-	case AnyValue, PathOrBelow, Missing, HostName, Network:
+	case AnyValue, PathOrBelow, Missing:
 	}
 	return p, ignoresQuery
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Pattern says which texts fit, of the values of a part of a request. A limiter with descriptors compares hosts and
-// addresses as texts, and so does what Exact makes. A policy compares them by what they name: see HostName and Network.
+// addresses as texts, and so do patterns. A policy compares them by what they name: see partID.within in name.go.
 type Pattern struct {
 	kind PatternKind
 	text string
@@ -24,10 +24,6 @@ const (
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
-
-	// Those of hosts and addresses in a match. Part.inMatch makes them of texts.
-	HostName // a host in any case: the name, or below a name that begins with *.
-	Network  // the addresses of a network, or one address, in any spelling
 )
 
 // Exact fits the text alone.
@@ -115,7 +111,7 @@ func (p Pattern) Regexp() string {
 		return regexp.QuoteMeta(p.text) + "(/.*)?"
 	case ByExpression:
 		return p.text
-	case Exactly, AnyValue, Missing, HostName, Network:
+	case Exactly, AnyValue, Missing:
 	}
 	return regexp.QuoteMeta(p.text)
 }
@@ -134,10 +130,6 @@ func (p Pattern) Matches(text string) bool {
 	case ByExpression:
 		re, err := regexp.Compile("^(?s:" + p.text + ")$")
 		return err == nil && re.MatchString(text)
-	case HostName:
-		return isHostWithin(text, p.text)
-	case Network:
-		return IsNetworkWithin(text, p.text)
 	case Missing:
 	}
 	return false
@@ -167,7 +159,7 @@ func (p Pattern) Within(q Pattern) bool {
 	switch {
 	case q.kind == AnyValue, p == q:
 		return true
-	case p.kind == Exactly, p.isName() && p.kind == q.kind:
+	case p.kind == Exactly:
 		return q.Matches(p.text)
 	}
 	begin, _ := p.literalPrefix()
@@ -191,16 +183,12 @@ func (p Pattern) Apart(q Pattern) bool {
 	}
 	begin, isAll := p.literalPrefix()
 	other, isAllOther := q.literalPrefix()
-	areNames := p.isName() && p.kind == q.kind
 	// Then one is within the other, or they are apart.
-	if p.kind == Exactly || q.kind == Exactly || areNames || isAll && isAllOther {
+	if p.kind == Exactly || q.kind == Exactly || isAll && isAllOther {
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
-
-// isName reports whether the pattern has hosts or addresses by what they name.
-func (p Pattern) isName() bool { return p.kind == HostName || p.kind == Network }
 
 // textInAnyCase is the text of a pattern that Text makes with ignoreCase; empty if it is another pattern.
 func (p Pattern) textInAnyCase() string {
@@ -221,7 +209,7 @@ func (p Pattern) literalPrefix() (text string, isAll bool) {
 	case WithWildcards:
 		before, after, _ := strings.Cut(p.text, "*")
 		return before, after == ""
-	case AnyValue, ByExpression, Missing, HostName, Network:
+	case AnyValue, ByExpression, Missing:
 	}
 	return "", false
 }

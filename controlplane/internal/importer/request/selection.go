@@ -15,7 +15,7 @@
 //	Selection.Require(Host.Value(), Exact("a.example:80"))
 //	  Value.Fitting          what has the condition alone, or why no match says it
 //	    Value.translate      Exact("a.example"), and a comment: without its port
-//	    Part.inMatch         a match has it as the name of a host
+//	    Part.isMatched       a match can ask for it
 //	  Selection.NarrowTo     joins it with the selection
 //
 // There is no other way into one: ExemptFitting and ToHosts go by Fitting too.
@@ -100,7 +100,7 @@ func (s Selection) Match() Match { return s.match }
 func (s Selection) IsApart(other Selection) bool {
 	for id, others := range other.match {
 		values, inBoth := s.match[id]
-		if common, isKnown := commonValues(values, others); inBoth && isKnown && len(common) == 0 {
+		if common, isKnown := id.commonValues(values, others); inBoth && isKnown && len(common) == 0 {
 			return true
 		}
 	}

@@ -89,13 +89,12 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		}
 		inPolicy, said := v.translate(p)
 		s.AddAll(said)
-		matched, ok := v.Part.inMatch(inPolicy)
 		switch {
 		case said.IsOff():
-		case !ok, p.kind == Missing && len(patterns) > 1: // no list and no expression has both
+		case !v.Part.isMatched(inPolicy), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.TurnOff(v.Part.noCondition())
 		default:
-			list = appendNew(list, matched)
+			list = appendNew(list, inPolicy)
 		}
 	}
 	if v.Part.Kind == KindHeader && len(list) > 1 {
