@@ -83,6 +83,7 @@ func requestsOf(modifier, text string) (path request.Pattern, fits request.Selec
 	}
 	switch {
 	case !isKnown:
+		path = request.Anything
 		fits.TurnOff(request.NoMatch("RE2 has no expression like " + text))
 	case path != request.AnyPath:
 		fits.Require(request.FullPath.Value(), path)

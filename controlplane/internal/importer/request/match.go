@@ -17,7 +17,7 @@ type Match map[partID][]Pattern
 func (p Part) isMatched(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:
-		return true
+		return v != Pattern{}
 	case KindMethod:
 		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:

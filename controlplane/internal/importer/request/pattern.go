@@ -16,14 +16,15 @@ type Pattern struct {
 // PatternKind is how a pattern is written.
 type PatternKind uint8
 
-// The kinds of patterns, each with what makes one.
+// The kinds of patterns, each with what makes one. The zero Pattern has none of them: nothing fits it, and no match can
+// ask for it.
 const (
-	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Anything)
-	Exactly                          // the text (Exact)
-	WithWildcards                    // the text, in which each * stands for any text (Wildcard, Prefix, Suffix)
-	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
-	ByExpression                     // what RE2 matches as a whole (Expression)
-	Missing                          // none: the part is missing (Absent)
+	AnyValue      PatternKind = iota + 1 // every value, and none: no condition on the part (Anything)
+	Exactly                              // the text (Exact)
+	WithWildcards                        // the text, in which each * stands for any text (Wildcard, Prefix, Suffix)
+	PathOrBelow                          // of a path: the text, and what follows a / behind it (OrBelow)
+	ByExpression                         // what RE2 matches as a whole (Expression)
+	Missing                              // none: the part is missing (Absent)
 )
 
 // Exact fits the text alone.
@@ -37,9 +38,9 @@ func Expression(text string) Pattern { return Pattern{ByExpression, cmp.Or(text,
 
 // The patterns that need no text.
 var (
-	Anything = Pattern{}              // whatever value is there, or none
-	Present  = Wildcard("*")          // whatever value is there
-	Absent   = Pattern{kind: Missing} // none
+	Anything = Pattern{kind: AnyValue} // whatever value is there, or none
+	Present  = Wildcard("*")           // whatever value is there
+	Absent   = Pattern{kind: Missing}  // none
 	AnyPath  = Wildcard("/*")
 )
 

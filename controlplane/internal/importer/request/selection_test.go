@@ -55,6 +55,14 @@ func TestRequestsThatFitOneOfSeveralPatterns(t *testing.T) {
 	require.Empty(t, header.Fitting(Exact("a"), Anything))
 }
 
+// A pattern that was forgotten is no condition that all requests meet.
+func TestTheZeroPatternIsNoCondition(t *testing.T) {
+	require.False(t, Pattern{}.Matches(""))
+	for _, v := range []Value{FullPath.Value(), PathWithQuery, Header("x-plan"), Method.Value(), Host.Value(), ClientIP.Value()} {
+		require.True(t, v.Fitting(Pattern{}).IsOff(), v)
+	}
+}
+
 // What becomes of two conditions on one part.
 func TestJoinsOfSelections(t *testing.T) {
 	of := func(p Part, v Pattern) Selection { return p.Value().Fitting(v) }
