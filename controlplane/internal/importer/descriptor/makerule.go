@@ -89,8 +89,8 @@ func placeAll(list []condition, requests *request.Selection) (all []placed) {
 // condition, or if theirs asks for other values of the part. It adds no comment, as AsOverride has none.
 func (c condition) addTo(requests *request.Selection) (ok bool) {
 	fitting := c.value.Fitting(c.Pattern)
-	asked := fitting.Match().Of(c.value.Part)
-	has := requests.Match().Of(c.value.Part)
+	asked := fitting.Of(c.value.Part)
+	has := requests.Of(c.value.Part)
 	switch {
 	case fitting.IsOff():
 		return false

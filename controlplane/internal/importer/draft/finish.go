@@ -226,9 +226,10 @@ type ruleText struct {
 // asYAML is the rule with all its fields, below its comments.
 func (r *policyRule) asYAML() *yaml.Node {
 	t := &r.terms
+	match, _ := t.Requests.Match() // also that of a rule that is off
 	text := ruleText{
 		Name: r.name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
-		Match: t.Requests.Match(), Exempt: r.exempt, Key: t.Key,
+		Match: match, Exempt: r.exempt, Key: t.Key,
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: t.Overrides,
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
 		Mode: r.mode(), EnforcePercent: r.percent, Response: t.Enforcement.Response,

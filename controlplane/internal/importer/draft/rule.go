@@ -193,7 +193,7 @@ func (t *Terms) limitedBy(r *Rule) (m request.Match, ok bool) {
 	for _, p := range r.terms.Key {
 		switch p.Kind {
 		case request.KindHeader:
-			if limited.Match().Of(p) == nil {
+			if limited.Of(p) == nil {
 				limited.Require(p.Value(), request.Present)
 			}
 		case request.KindProperty:
@@ -205,7 +205,9 @@ func (t *Terms) limitedBy(r *Rule) (m request.Match, ok bool) {
 		case request.KindClientIP, request.KindPath, request.KindMethod, request.KindHost: // no request lacks these
 		}
 	}
-	return limited.Match().WithoutConditionsOf(t.Requests.Match()), true
+	m, ok = limited.Match()
+	ofTerms, _ := t.Requests.Match() // also if they are off: it has only conditions of theirs
+	return m.WithoutConditionsOf(ofTerms), ok
 }
 
 // Limit is one limit of a configuration. Several rules may come of it.

@@ -36,8 +36,8 @@ func selected(t *testing.T, s request.Selection) (text string) {
 		require.NoError(t, err)
 		return strings.TrimSpace(string(n))
 	}
-	if len(s.Match()) > 0 {
-		text += " if " + matchOf(s.Match())
+	if match, _ := s.Match(); len(match) > 0 {
+		text += " if " + matchOf(match)
 	}
 	for _, m := range s.Exempt() {
 		text += " but " + matchOf(m)

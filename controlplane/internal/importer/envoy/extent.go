@@ -102,11 +102,12 @@ func (f *listenerFilter) ownExtents(hosts []*virtualHost) (list []extent) {
 // leaves some to the rule's routes before it. Then the rule limits fewer requests than Envoy does, and a comment says
 // why. If it would exempt all requests, the rule is off.
 func exemptAtLeast(requests *request.Selection, other *hostRoute, before []*hostRoute) {
-	if len(other.selection.Match()) == 0 {
+	match, ok := other.selection.Match()
+	if len(match) == 0 {
 		requests.TurnOff(request.NoMatch("they are those of routes without a configuration of their own"))
 		return
 	}
-	if other.selection.IsOff() {
+	if !ok {
 		requests.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
 	takesSome := func(route *hostRoute) bool { return !route.selection.IsApart(other.selection) }
@@ -116,5 +117,5 @@ func exemptAtLeast(requests *request.Selection, other *hostRoute, before []*host
 	if len(other.selection.Comments()) > 0 {
 		requests.Comment(exemptsMore)
 	}
-	requests.ExemptMatches(other.selection.Match())
+	requests.ExemptMatches(match)
 }

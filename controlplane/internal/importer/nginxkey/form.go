@@ -130,7 +130,7 @@ func joinForms(before, behind []Form) (all []Form) {
 		for _, b := range behind {
 			f := Form{Requests: a.Requests, parts: slices.Concat(a.parts, b.parts), Text: a.Text + b.Text}
 			f.Requests.NarrowTo(b.Requests)
-			if a.Requests.IsApart(b.Requests) || f.Requests.HasExempt(f.Requests.Match()) {
+			if a.Requests.IsApart(b.Requests) || f.Requests.IsNone() {
 				continue
 			}
 			all = append(all, f)

@@ -40,7 +40,7 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	forms := counted(t, `map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }`, "$counted")
 	var isOther request.Selection
 	isOther.NarrowTo(request.Selection{}) // an empty match, as a join leaves it
-	isOther.ExemptMatches(isGold.Match(), isStaff.Match())
+	isOther.ExemptSelected([]request.Selection{isGold, isStaff}, nil)
 	require.Equal(t, []Form{
 		{Requests: isStaff, Text: "all"},
 		{Requests: isOther, parts: []keyPart{partOf["binary_remote_addr"]}},
@@ -116,7 +116,8 @@ func TestHostsOfAHeader(t *testing.T) {
 	forms := counted(t, `map $http_x_host $key { hostnames; *.a.example ""; default $binary_remote_addr; }`, "$key")
 	require.Len(t, forms, 1)
 	isBelow := request.Header("x-host").Fitting(request.Suffix(".a.example", true))
-	require.Equal(t, []request.Match{isBelow.Match()}, forms[0].Requests.Exempt())
+	below, _ := isBelow.Match()
+	require.Equal(t, []request.Match{below}, forms[0].Requests.Exempt())
 }
 
 // $request_uri has the query, and $binary_remote_addr is no text, also if a map hands them on.

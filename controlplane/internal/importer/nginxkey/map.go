@@ -169,7 +169,7 @@ func (m *mapping) valuesByEntry(of request.Value) (list []mappedValue) {
 			rest := s
 			exemptEarlierEntries(&rest, earlier)
 			switch {
-			case !rest.HasExempt(s.Match()):
+			case !rest.IsNone():
 				list = append(list, mappedValue{e.value, rest})
 			case !rest.AreNone(): // a policy compares less, and not all of nginx' requests need be in the earlier entry
 				s.TurnOff(request.NoMatch("a policy does not tell them from those of an earlier entry of the map"))

@@ -30,9 +30,6 @@ func (p Part) isMatched(v Pattern) bool {
 	return false
 }
 
-// Of are the patterns that a part must fit one of; none if there is no condition on it.
-func (m Match) Of(p Part) []Pattern { return m[p.id()] }
-
 // Equal reports whether two matches have the same conditions.
 func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.Equal[[]Pattern]) }
 
@@ -141,7 +138,7 @@ func (m Match) MarshalYAML() (any, error) {
 		}
 	}
 	var paths []string
-	for _, p := range m.Of(FullPath) {
+	for _, p := range m[FullPath.id()] {
 		paths = append(paths, p.notation(FullPath))
 	}
 	return Flow(struct {
@@ -155,7 +152,7 @@ func (m Match) MarshalYAML() (any, error) {
 
 // texts are the texts of a part's patterns.
 func (m Match) texts(p Part) (list []string) {
-	for _, v := range m.Of(p) {
+	for _, v := range m[p.id()] {
 		list = append(list, v.text)
 	}
 	return list

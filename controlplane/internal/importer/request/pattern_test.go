@@ -225,7 +225,8 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 		{of: ClientIP, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
 		{of: FullPath, p: "/*.a", q: "/*x.a"},
 	} {
-		id, p, q := tc.of.id(), patternOf(tc.p), patternOf(tc.q)
+		id := tc.of.id()
+		p, q := patternOf(tc.p), patternOf(tc.q)
 		require.True(t, tc.of.isMatched(p) && tc.of.isMatched(q), "%v", tc)
 		require.Equal(t, tc.within, id.within(p, q), "%v", tc)
 		require.Equal(t, tc.apart, id.apart(p, q), "%v", tc)

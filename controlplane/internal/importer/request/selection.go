@@ -91,9 +91,15 @@ func (r *Remarks) AddAll(other Remarks) {
 	r.whyOff = append(slices.Clip(r.whyOff), other.whyOff...)
 }
 
-// Match is what the requests match, those that are exempt too. That of a selection which IsOff is too wide: it lacks
-// the condition that no match can say. An exemption by it exempts too much.
-func (s Selection) Match() Match { return s.match }
+// Match is what the requests match, those that are exempt too. It is not ok if the selection is off: then it lacks the
+// condition that no match can say, and an exemption by it exempts too much.
+func (s Selection) Match() (m Match, ok bool) { return s.match, !s.IsOff() }
+
+// Of are the patterns that a part must fit one of to match; none if there is no condition on it.
+func (s Selection) Of(p Part) []Pattern { return s.match[p.id()] }
+
+// IsNone reports whether it exempts all that it matches. A true answer is sure, as in IsApart.
+func (s Selection) IsNone() bool { return s.HasExempt(s.match) }
 
 // IsApart reports whether no request is in both selections, as of the hosts a.example and b.example. A true answer is
 // sure, also of a selection that is off, as its match has more requests and never fewer.
@@ -147,7 +153,7 @@ func (s *Selection) ExemptMatches(list ...Match) {
 func (s Selection) Exempt() []Match { return s.exempt }
 
 // HasExempt reports whether one of the exemptions is this match.
-func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exempt, m.Equal) }
+func (s Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exempt, m.Equal) }
 
 // ExemptSelected exempts the requests of other selections, and returns those that it has exempted. If one may have
 // requests of this one, and no exemption says which, the rule is off: whyOf makes the reason, of the other's index and
