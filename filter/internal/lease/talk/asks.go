@@ -112,7 +112,7 @@ func without[T comparable](list []T, one T) []T {
 //	                 +----------------------- unqueue ------------------+
 //
 //	queued  Other requests for the same units join it. It is over if the last of its requests leaves, or if an earlier
-//	        ask for the same units takes its requests: see takeNext.
+//	        ask for the same units takes its requests: see takeQueued.
 //	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, it is
 //	        queued again, or over if no request waits for it.
 //	late    It has had no result for the timeout. Its requests are decided without it, and the same units may be asked
@@ -201,9 +201,9 @@ func (as *askList) fly(asks []*ask) {
 	}
 }
 
-// takeNext has the requests of the next ask for the same units, which is queued, wait for an earlier one, behind its
-// own. The next one is over then.
-func (as *askList) takeNext(a, next *ask) {
+// takeQueued has the requests of a queued ask wait for an earlier one for the same units, behind its own. Then the
+// queued one is over.
+func (as *askList) takeQueued(a, next *ask) {
 	for _, req := range next.dropWaiters() {
 		req.waitFor(a)
 	}
@@ -278,7 +278,7 @@ func (as *askList) askAgain(a *ask, how ending) {
 	}
 	if next := as.queued[a.want]; next != nil {
 		a.add(next.parts)
-		as.takeNext(a, next)
+		as.takeQueued(a, next)
 	}
 	as.enqueue(a)
 }

@@ -123,14 +123,18 @@ func TestARequestThatJoinsAReportSaysItsRule(t *testing.T) {
 	}
 }
 
-// After the end of a stream, requests of the ask that was sent wait before those of the queued one.
+// After the end of a stream, requests of the ask that was sent wait before those of the queued one. The ask says again
+// what was spent, and what the queued one says of that is left to a later one.
 func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as := newAskList()
 	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 2))
+	as.queue[0].parts[0].Wire.Spent = 5
 	as.askForNobody(of('l', 0))
 	as.sendAll(1, 0)
 	as.join(second, of('k', 3))
+	as.queue[0].parts[0].Wire.Spent = 7
+	later := as.queue[0]
 	require.NotNil(t, as.flying[as.queue[0].want])
 	as.streamEnded()
 	require.Len(t, as.queue, 1, "nobody waits for l")
@@ -138,7 +142,9 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
+	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Spent)
 	require.Equal(t, []*ask{as.queue[0]}, first.asks)
+	require.Equal(t, over, later.state)
 }
 
 // An ask without a result lets others ask for its units after the timeout, and has a result for lateNs.
@@ -166,6 +172,7 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	as.leave(second)
 	as.makeLate(timeoutNs+lateNs, timeoutNs)
 	require.Nil(t, as.find(8))
+	require.Equal(t, over, next.state)
 }
 
 // Numbers of asks begin anew after the largest.

@@ -80,7 +80,7 @@ type Client struct {
 	// Memory:
 	packed     []*ask             // for pack
 	due        []*account.Account // for queueReports
-	verdicts   []*decide.Verdict  // for handOut
+	verdicts   []*decide.Verdict  // for takeGrants
 	outMessage quota.Asks
 	inMessage  quota.Results
 	message    []byte // as it is sent

@@ -49,7 +49,7 @@ func (c *Client) defineAgain(a *ask) {
 
 // reject has the requests wait no longer: the service takes no more asks now.
 func (c *Client) reject(a *ask, result *quota.AskResult) {
-	c.decideNext(a, result)
+	c.decideQueued(a, result)
 	for _, req := range a.waiters {
 		req.stopAsking(cluster.Rejected)
 	}
@@ -58,7 +58,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 
 // takeGrants has lease.HandOut hand out the grants of an ask, if it has any. The requests that waited for it go on.
 func (c *Client) takeGrants(a *ask, result *quota.AskResult, now int64) {
-	c.decideNext(a, result)
+	c.decideQueued(a, result)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for _, req := range a.waiters {
 		c.verdicts = append(c.verdicts, req.Verdict)
@@ -103,18 +103,18 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 	return nil
 }
 
-// decideNext has the result of an ask also decide the requests that came since, if it decidesAll. These wait for the
-// next ask for the same units, which is over then:
+// decideQueued has the result of an ask also decide the requests that came since, if it decidesAll. These wait for the
+// next ask for the same units, which is queued, and over then:
 //
 //	                     before   then
 //	ask a                flying   flying, and over after this
 //	requests 1 and 2     waits    the same: they wait for a
 //	next, for the same   queued   over, and is never sent
 //	requests 3 and 4     waits    the same, but they wait for a
-func (c *Client) decideNext(a *ask, result *quota.AskResult) {
+func (c *Client) decideQueued(a *ask, result *quota.AskResult) {
 	next := c.asks.queued[a.want]
 	if next != nil && len(next.waiters) > 0 && a.decidesAll(result) {
-		c.asks.takeNext(a, next)
+		c.asks.takeQueued(a, next)
 	}
 }
 

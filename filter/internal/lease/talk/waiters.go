@@ -20,7 +20,7 @@ type waiterState uint8
 
 const (
 	// waits: for asks, until they have results (takeGrants, reject, tellLooks), until an earlier ask has one that
-	// decides it, too (decideNext), or until its time is over (expire).
+	// decides it, too (decideQueued), or until its time is over (expire).
 	waits   waiterState = iota
 	ready               // Next will return it
 	resumed             // Next has returned it, and it is decided again
