@@ -29,6 +29,7 @@ package nginxkey
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,15 +58,17 @@ func (f Form) Parts() (list []request.Part) {
 // Variables are those that map and geo make, for keys.
 type Variables struct {
 	*draft.Findings
-	byName           map[string]mapping // of the variable in lower case
-	noteOfServerName string             // for rules that have $server_name in the key; empty = none
-	lookups          int                // of variables, for the key that Counted reads
+	parts   map[string]keyPart // by the variable in lower case
+	byName  map[string]mapping // by that too
+	lookups int                // of variables, for the key that Counted reads
 }
 
 // New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty
 // if they are the same.
 func New(to *draft.Findings, noteOfServerName string) *Variables {
-	return &Variables{Findings: to, byName: map[string]mapping{}, noteOfServerName: noteOfServerName}
+	parts := maps.Clone(partOf)
+	parts["server_name"] = keyPart{value: request.Host.Value(), comment: noteOfServerName}
+	return &Variables{Findings: to, parts: parts, byName: map[string]mapping{}}
 }
 
 // Counted are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
@@ -146,13 +149,12 @@ type keyPart struct {
 	comment string        // what a policy counts less by; empty = nothing
 }
 
-// partOf has the variables with a name of their own.
+// partOf has the variables with a name of their own. New adds server_name, with its note.
 var partOf = map[string]keyPart{
 	"binary_remote_addr":     {value: request.ClientIP.Value(), isBytes: true},
 	"remote_addr":            {value: request.ClientIP.Value()},
 	"host":                   {value: request.Host.Value()},
 	"http_host":              {value: request.Host.Value(), comment: withoutPort},
-	"server_name":            {value: request.Host.Value()}, // and the comment of New
 	"uri":                    {value: request.FullPath.Value()},
 	"document_uri":           {value: request.FullPath.Value()},
 	"request_uri":            {value: request.PathWithQuery, comment: withoutQuery},
@@ -198,10 +200,7 @@ func (v *Variables) formsOfVariable(spelled string) (forms []Form, why request.W
 // spelling, as a policy compares their names by case, unlike nginx.
 func (v *Variables) partOfVariable(spelled string) (p keyPart, ok bool) {
 	name := strings.ToLower(spelled)
-	if p, ok := partOf[name]; ok {
-		if name == "server_name" {
-			p.comment = v.noteOfServerName
-		}
+	if p, ok := v.parts[name]; ok {
 		return p, true
 	}
 	for prefix, kind := range partsByPrefix {

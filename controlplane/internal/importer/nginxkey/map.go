@@ -22,7 +22,7 @@ type mapping struct {
 	source  string
 	entries []mapEntry // nginx takes the first that fits
 	other   string     // the value if none fits
-	why     request.WhyOff
+	whyOff  request.WhyOff
 }
 
 // Read reads a map or a geo.
@@ -43,9 +43,9 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case e.Name == "default":
 			m.other = value
 		case e.Name == "include":
-			m.why = request.WhyOff("The file " + value + " is not here, which $" + name + " is made of.")
+			m.whyOff = request.WhyOff("The file " + value + " is not here, which $" + name + " is made of.")
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
-			m.why = request.WhyOff("The import does not read " + e.Name + " of geo $" + name + ".")
+			m.whyOff = request.WhyOff("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
 			v.Note(source.PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
@@ -92,14 +92,15 @@ func (m *mapping) merge() {
 }
 
 // mapped are the forms of what a map or a geo makes of its source.
-func (v *Variables) mapped(m mapping) (forms []Form, why request.WhyOff) {
-	if m.why != "" {
-		return nil, m.why
+func (v *Variables) mapped(m mapping) ([]Form, request.WhyOff) {
+	if m.whyOff != "" {
+		return nil, m.whyOff
 	}
 	sources, why := v.formsOf(m.source)
 	if why != "" {
 		return nil, why
 	}
+	var forms []Form
 	for _, of := range sources {
 		values, why := m.valuesFor(of)
 		if why != "" {
@@ -110,7 +111,8 @@ func (v *Variables) mapped(m mapping) (forms []Form, why request.WhyOff) {
 			if why != "" {
 				return nil, why
 			}
-			forms = append(forms, only(of.Requests, only(value.requests, found))...)
+			ofValue := only(value.requests, found)
+			forms = append(forms, only(of.Requests, ofValue)...)
 			if len(forms) > maxForms {
 				return nil, tooManyForms
 			}
@@ -207,13 +209,16 @@ func (e *mapEntry) kind() patternKind { return e.patterns[0].kind() }
 func (e *mapEntry) selects(of request.Value) (list []request.Selection) {
 	var all []request.Pattern
 	for _, p := range e.patterns {
+		if p.fitsNone(of) {
+			continue
+		}
 		over, ok := p.over(of)
-		if !ok || over != nil && of.Fitting(over...).IsOff() {
+		if !ok || of.Fitting(over).IsOff() {
 			var unknown request.Selection
 			unknown.TurnOff(request.NoMatch("a map looks up the " + of.Part.String() + " " + p.written()))
 			return []request.Selection{unknown}
 		}
-		all = append(all, over...)
+		all = append(all, over)
 	}
 	if len(all) == 0 {
 		return nil

@@ -23,9 +23,11 @@ type pattern interface {
 	// matches reports whether a text matches. It is not ok if the import cannot read the pattern, as an expression that
 	// RE2 does not have.
 	matches(text string) (matches, ok bool)
-	// over has the pattern for a value of the request. It has none if no request has such a value. It is not ok if the
-	// import cannot read the pattern, or if the policy compares something else.
-	over(of request.Value) (list []request.Pattern, ok bool)
+	// fitsNone reports whether no request has a value that matches.
+	fitsNone(of request.Value) bool
+	// over is the pattern for a value of the request. It is not ok if the import cannot read the pattern, or if the
+	// policy compares something else.
+	over(of request.Value) (p request.Pattern, ok bool)
 }
 
 // patternKind is a number for each type of pattern. nginx tries the lower ones first.
@@ -71,9 +73,11 @@ func (p networkPattern) matches(text string) (matches, ok bool) {
 	return request.IsNetworkWithin(text, string(p)), ok
 }
 
-func (p networkPattern) over(of request.Value) (list []request.Pattern, ok bool) {
-	network, ok := request.NetworkPattern(string(p))
-	return []request.Pattern{network}, ok && of.Part.Kind == request.KindClientIP
+func (p networkPattern) fitsNone(request.Value) bool { return false }
+
+func (p networkPattern) over(of request.Value) (network request.Pattern, ok bool) {
+	network, ok = request.NetworkPattern(string(p))
+	return network, ok && of.Part.Kind == request.KindClientIP
 }
 
 // textPattern is gold or \~gold: a backslash at its begin says that it is a text, and is no part of it.
@@ -88,19 +92,20 @@ func (p textPattern) matches(text string) (matches, ok bool) {
 	return strings.EqualFold(p.text(), text), true
 }
 
-// No client's address is localhost or 10.0.0.1/32, as nginx compares texts, in any case. No other part than a header
-// may be empty.
-func (p textPattern) over(of request.Value) (list []request.Pattern, ok bool) {
-	if of.IsNever(request.Exact(strings.ToLower(p.text()))) {
-		return nil, true
-	}
-	isHeader := of.Part.Kind == request.KindHeader
-	return []request.Pattern{request.Text(p.text(), comparesCase(of))}, p.text() != "" || isHeader
+// No client's address is localhost or 10.0.0.1/32, as nginx compares texts, in any case.
+func (p textPattern) fitsNone(of request.Value) bool {
+	return of.IsNever(request.Exact(strings.ToLower(p.text())))
 }
 
-// comparesCase reports whether a match compares the value by case, unless its pattern says to ignore it. No map of
-// nginx does so with texts and names of hosts.
-func comparesCase(of request.Value) bool {
+// No other part than a header may be empty.
+func (p textPattern) over(of request.Value) (text request.Pattern, ok bool) {
+	isHeader := of.Part.Kind == request.KindHeader
+	return request.Text(p.text(), mustIgnoreCase(of)), p.text() != "" || isHeader
+}
+
+// mustIgnoreCase reports whether a pattern must say to ignore the case of the value. No map of nginx compares texts and
+// names of hosts by case, and a match compares headers and the path by it.
+func mustIgnoreCase(of request.Value) bool {
 	return of.Part.Kind == request.KindHeader || of.Part.Kind == request.KindPath
 }
 
@@ -116,10 +121,12 @@ func (p hostsPattern) matches(text string) (matches, ok bool) {
 	return request.IsHostBelow(text, string(p)), ok
 }
 
-func (p hostsPattern) over(of request.Value) (list []request.Pattern, ok bool) {
+func (p hostsPattern) fitsNone(request.Value) bool { return false }
+
+func (p hostsPattern) over(of request.Value) (below request.Pattern, ok bool) {
 	_, ok = request.HostPattern(string(p))
 	end := strings.ToLower(strings.TrimPrefix(string(p), "*"))
-	return []request.Pattern{request.Suffix(end, comparesCase(of))}, ok
+	return request.Suffix(end, mustIgnoreCase(of)), ok
 }
 
 // regexPattern is ~^vip or ~*^vip. The second ignores the case.
@@ -134,10 +141,9 @@ func (p regexPattern) matches(text string) (matches, ok bool) {
 	return re.Matches(text), ok
 }
 
-func (p regexPattern) over(request.Value) (list []request.Pattern, ok bool) {
-	re, ok := p.searched()
-	return []request.Pattern{re}, ok
-}
+func (p regexPattern) fitsNone(request.Value) bool { return false }
+
+func (p regexPattern) over(request.Value) (re request.Pattern, ok bool) { return p.searched() }
 
 func (p regexPattern) searched() (re request.Pattern, ok bool) {
 	if text, ignoreCase := strings.CutPrefix(string(p), "~*"); ignoreCase {
