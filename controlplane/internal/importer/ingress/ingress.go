@@ -18,8 +18,9 @@
 // The calls:
 //
 //	Read                       ingress.go
-//	  readIngress: pathsOf     the hosts and paths of each Ingress                          path.go
-//	  limitIngress: addRules   a rule of each Ingress, annotation and group of hosts        ingress.go
+//	  readIngress: limitsOf    the limits of each Ingress                                   ingress.go
+//	    pathsOf                its hosts and paths                                          path.go
+//	  limitIngress: addRules   a rule of each limit and group of hosts                      ingress.go
 //	    hostGroup.selection    its requests, without those of others                        path.go
 //	  noteUnlistedPaths        those of its hosts that no Ingress has                       path.go
 //	  noteWildcards            hosts that are wider here                                    path.go
@@ -72,8 +73,14 @@ type ingress struct {
 	source.Resource
 	name     string // with the namespace
 	isCanary bool
-	paths    []hostPath        // of its requests; none of a canary, which takes some of those of another Ingress
-	allowed  []request.Pattern // of the clients that it does not limit
+	paths    []hostPath // of its requests; none of a canary, which takes some of those of another Ingress
+	limits   []limit
+}
+
+// limit is one of its annotations that limit requests.
+type limit struct {
+	annotation string
+	numbers    draft.Numbers
 }
 
 // readIngress reads what an Ingress says of itself. The paths of some hosts are expressions.
@@ -87,17 +94,29 @@ func (imp *ingressImport) readIngress(r source.Resource, regexHosts map[string]b
 	if !ing.isCanary {
 		ing.paths = paths
 	}
-	if ing.isLimited() {
-		ing.allowed = imp.allowedNetworks(ing)
-	}
+	ing.limits = imp.limitsOf(ing)
 	return ing
 }
 
-// isLimited reports whether it gets a rule. A limit of 0 makes none, and no limit of a canary does.
-func (ing *ingress) isLimited() bool {
-	isLimit := func(name string) bool { return strings.Trim(ing.annotation(name), "0") != "" }
-	return !ing.isCanary && slices.ContainsFunc([]string{"limit-rps", "limit-rpm", "limit-connections"}, isLimit)
+// limitsOf reads the limits of an Ingress. One of 0 is none.
+func (imp *ingressImport) limitsOf(ing *ingress) (list []limit) {
+	imp.refuseUnknownLimits(ing)
+	multiplier := imp.number(ing, "limit-burst-multiplier", defaultMultiplier)
+	if multiplier == 0 {
+		imp.Fail(ing.annotationAt("limit-burst-multiplier"), "must be at least 1")
+	}
+	for _, of := range []struct{ annotation, per string }{{"limit-rps", "1s"}, {"limit-rpm", "1m"}} {
+		requests := imp.number(ing, of.annotation, 0)
+		burst := min(requests*multiplier+1, 1<<32-1) // one more, as for nginx
+		list = append(list, limit{of.annotation, draft.TokenBucket(requests, of.per, burst)})
+	}
+	connections := imp.number(ing, "limit-connections", 0)
+	list = append(list, limit{"limit-connections", draft.Concurrency(connections)})
+	return slices.DeleteFunc(list, func(l limit) bool { return l.numbers.Requests == 0 })
 }
+
+// isLimited reports whether it gets a rule.
+func (ing *ingress) isLimited() bool { return !ing.isCanary && len(ing.limits) > 0 }
 
 // annotation is an annotation of ingress-nginx; empty if it is absent.
 func (ing *ingress) annotation(name string) string { return annotationOf(ing.Resource, name) }
@@ -139,21 +158,17 @@ func (imp *ingressImport) limitIngress(ing *ingress) {
 			imp.Note(ing.annotationAt(name), "ignored: it limits bytes a second, and a policy limits requests")
 		}
 	}
-	imp.refuseUnknownLimits(ing)
 	if ing.annotation("global-rate-limit") != "" {
 		imp.Note(ing.annotationAt("global-rate-limit"), "ignored: write this limit as a rule with scope: cluster")
 	}
-	multiplier := imp.number(ing, "limit-burst-multiplier", defaultMultiplier)
-	if multiplier == 0 {
-		imp.Fail(ing.annotationAt("limit-burst-multiplier"), "must be at least 1")
+	if ing.isLimited() {
+		imp.addRules(ing, imp.allowedNetworks(ing))
+		return
 	}
-	for _, per := range []struct{ annotation, per string }{{"limit-rps", "1s"}, {"limit-rpm", "1m"}} {
-		requests := imp.number(ing, per.annotation, 0)
-		burst := min(requests*multiplier+1, 1<<32-1) // one more, as for nginx
-		imp.addRules(ing, per.annotation, draft.TokenBucket(requests, per.per, burst))
+	for _, l := range ing.limits {
+		imp.Note(ing.annotationAt(l.annotation), "ignored, as ingress-nginx does: the limits of a canary are those of the "+
+			"Ingress that it belongs to")
 	}
-	connections := imp.number(ing, "limit-connections", 0)
-	imp.addRules(ing, "limit-connections", draft.Concurrency(connections))
 }
 
 // knownLimits are the annotations about limits that ingress-nginx reads. It passes over others.
@@ -177,30 +192,24 @@ func (imp *ingressImport) refuseUnknownLimits(ing *ingress) {
 	}
 }
 
-// addRules makes the rules of one annotation: one for each group of hosts with the same paths.
-func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draft.Numbers) {
-	at := ing.annotationAt(annotation)
-	switch {
-	case numbers.Requests == 0:
-		return
-	case ing.isCanary:
-		imp.Note(at, "ignored, as ingress-nginx does: the limits of a canary are those of the Ingress that it "+
-			"belongs to")
-		return
-	}
-	for _, g := range groupHosts(ing.paths) {
-		var s request.Selection
-		if ing.allowed != nil {
-			s.ExemptFitting(request.ClientIP.Value(), ing.allowed...)
+// addRules makes the rules of an Ingress: of each limit one for each group of hosts with the same paths. It does not
+// limit the clients of the allowed networks.
+func (imp *ingressImport) addRules(ing *ingress, allowed []request.Pattern) {
+	for _, l := range ing.limits {
+		at := ing.annotationAt(l.annotation)
+		for _, g := range groupHosts(ing.paths) {
+			var s request.Selection
+			if allowed != nil {
+				s.ExemptFitting(request.ClientIP.Value(), allowed...)
+			}
+			s.NarrowTo(g.selection(ing, imp.all))
+			imp.Add(draft.NewRule(draft.Terms{
+				Name: ing.name + "-" + strings.TrimPrefix(l.annotation, "limit-"), At: at,
+				Limit: &draft.Limit{Numbers: l.numbers, At: at}, Requests: s, Key: []request.Part{request.ClientIP},
+				// The default of limit-req-status-code and limit-conn-status-code:
+				Enforcement: draft.Enforcement{Response: &draft.Response{Status: 503}},
+			}))
 		}
-		s.NarrowTo(g.selection(ing, imp.all))
-		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		imp.Add(draft.NewRule(draft.Terms{
-			Name: name, At: at, Limit: &draft.Limit{Numbers: numbers, At: at}, Requests: s,
-			Key: []request.Part{request.ClientIP},
-			// The default of limit-req-status-code and limit-conn-status-code:
-			Enforcement: draft.Enforcement{Response: &draft.Response{Status: 503}},
-		}))
 	}
 }
 
