@@ -176,9 +176,13 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	var leftOut []request.Selection
 	for _, of := range all {
+		takes := g.takenByOther
+		if of == ing {
+			takes = g.takenByOwn
+		}
 		for _, p := range of.paths {
-			if some, hasSome := g.leftOutFor(p, of == ing); hasSome {
-				leftOut = append(leftOut, some)
+			if taken, takesSome := takes(p); takesSome {
+				leftOut = append(leftOut, taken)
 			}
 		}
 	}
@@ -187,65 +191,65 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) request.Selection {
 	return s
 }
 
-// leftOutFor are the requests that the group leaves out for a path of its own Ingress or of another one: what the path
-// takes, or why no match has them.
-func (g *hostGroup) leftOutFor(p hostPath, isOwn bool) (leftOut request.Selection, hasSome bool) {
-	taken, takesSome := g.takenBy(p, isOwn)
-	switch {
-	case !isOwn && g.tiesWith(p):
-		leftOut.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx " +
-			"gives each request to one of the two"))
-	case !takesSome:
-		return leftOut, false
-	case isOwn && g.keepsSomeOf(taken):
-		leftOut.TurnOff(request.NoMatch("another rule of the Ingress has some of those to " + taken.String()))
-	case g.keepsSomeOf(taken):
-		leftOut.TurnOff(request.NoMatch("another Ingress takes some of those to " + taken.String()))
-	case slices.Equal(g.hosts, []string{taken.host}): // the rule's match has the host
-		leftOut = requestsTo([]string{allOthers}, taken.path)
-	default:
-		leftOut = requestsTo([]string{taken.host}, taken.path)
+// takenByOwn is what a path of its Ingress takes from the group: if its host is below one of the group, the host with
+// the path, which another rule counts in the same counter.
+func (g *hostGroup) takenByOwn(p hostPath) (taken request.Selection, takesSome bool) {
+	if slices.Contains(g.hosts, p.host) || !g.hasWider(p.host) {
+		return taken, false
 	}
-	return leftOut, true
+	return g.without(p, "another rule of the Ingress has"), true
 }
 
-// takenBy is what a path takes from the group. Its host and its path are compared with each of the group. The first row
-// that fits says which:
+// takenByOther is what a path of another Ingress takes from the group:
 //
-//	Ingress  its host     its path  it takes
-//	own      one of them  any       nothing: the path is one of the group
-//	other    one of them  wins      the host with the path
-//	other    below one    any       the host
-//	own      below one    any       the host with the path: another rule counts those, in the same counter
-//	any      any          any       nothing
-func (g *hostGroup) takenBy(p hostPath, isOwn bool) (taken hostPath, takesSome bool) {
-	hasWider := slices.ContainsFunc(g.hosts, func(own string) bool { return isHostBelow(p.host, own) })
+//	its host     its path              it takes
+//	one of them  as long as one        no match says which requests: those that nginx gives to the older Ingress
+//	one of them  wins over one         the host with the path
+//	below one    any                   the host
+//	any          any                   nothing
+func (g *hostGroup) takenByOther(p hostPath) (taken request.Selection, takesSome bool) {
+	hasHost := slices.Contains(g.hosts, p.host)
 	switch {
-	case slices.Contains(g.hosts, p.host):
-		return p, !isOwn && slices.ContainsFunc(g.paths, p.path.winsOver)
-	case isOwn:
-		return p, hasWider
+	case hasHost && slices.ContainsFunc(g.paths, p.path.tiesWith):
+		taken.TurnOff(request.NoMatch("another Ingress has a path as long, " + p.path.Text() + ", and ingress-nginx " +
+			"gives each request to one of the two"))
+		return taken, true
+	case hasHost && slices.ContainsFunc(g.paths, p.path.winsOver):
+		return g.without(p, "another Ingress takes"), true
+	case !hasHost && g.hasWider(p.host):
+		return g.without(hostPath{p.host, anyPath}, "another Ingress takes"), true
 	}
-	return hostPath{p.host, anyPath}, hasWider
+	return taken, false
 }
 
-// tiesWith reports whether nginx gives some requests to a path of another Ingress or to one of the group, whichever
-// Ingress is older.
-func (g *hostGroup) tiesWith(p hostPath) bool {
-	return slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.path.tiesWith)
+// hasWider reports whether a host is one of a wider one of the group.
+func (g *hostGroup) hasWider(host string) bool {
+	return slices.ContainsFunc(g.hosts, func(own string) bool { return isNarrower(host, own) })
+}
+
+// without are the requests to a host and path that the group is without, as another one has them.
+func (g *hostGroup) without(p hostPath, anotherHas string) (leftOut request.Selection) {
+	switch {
+	case g.keepsSomeOf(p):
+		leftOut.TurnOff(request.NoMatch(anotherHas + " some of those to " + p.String()))
+		return leftOut
+	case slices.Equal(g.hosts, []string{p.host}): // the rule's match has the host
+		return requestsTo([]string{allOthers}, p.path)
+	}
+	return requestsTo([]string{p.host}, p.path)
 }
 
 // keepsSomeOf reports whether the group has some requests of what is taken from it: those to a host below, or to a path
 // that wins in turn. So /api/v1 does, in a group of / and /api/v1 from which /api is taken.
 func (g *hostGroup) keepsSomeOf(taken hostPath) bool {
-	isBelow := func(own string) bool { return isHostBelow(own, taken.host) }
+	isBelow := func(own string) bool { return isNarrower(own, taken.host) }
 	wins := func(own writtenPath) bool { return own.winsOver(taken.path) }
 	hasHost := slices.Contains(g.hosts, taken.host)
 	return slices.ContainsFunc(g.hosts, isBelow) || hasHost && slices.ContainsFunc(g.paths, wins)
 }
 
-// isHostBelow reports whether a host is one of a wider one.
-func isHostBelow(host, wider string) bool {
+// isNarrower reports whether a host is one of a wider one, which may be allOthers.
+func isNarrower(host, wider string) bool {
 	return host != allOthers && (wider == allOthers || request.IsHostBelow(host, wider))
 }
 
