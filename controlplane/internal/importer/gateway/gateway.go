@@ -19,10 +19,11 @@
 // The calls:
 //
 //	Read: addPolicy
-//	  decodeLimit       its rateLimit; an unknown field is a problem
+//	  decodeLimits      its rateLimit; an unknown field is a problem
 //	  makeRules         a rule of each in the lists global and local
-//	    termsOf         which requests it is for: readSelector
-//	    limitOf         its limit
+//	    termsOf
+//	      readSelector  which requests it is for
+//	      limitOf       its limit
 //
 // golden_test.go in the folder above imports testdata/imports/traffic-policies.txtar and others.
 package gateway
@@ -71,24 +72,24 @@ func Read(d *draft.Draft, files []*source.Document) {
 func addPolicy(d *draft.Draft, r source.Resource) {
 	name := source.TextOf(r.Node, "metadata", "name")
 	spec := source.FieldOf(r.Node, "spec")
-	limit := source.FieldOf(spec, "rate_limit")
-	if limit == nil {
+	field := source.FieldOf(spec, "rate_limit")
+	if field == nil {
 		return
 	}
 	noteTargets(d.Findings, name, spec, r.At)
 	at := r.At.In("spec.rateLimit")
-	o, ok := decodeLimit(d.Findings, limit, at)
+	limits, ok := decodeLimits(d.Findings, field, at)
 	if !ok {
 		return
 	}
 	name = draft.Clip(name, 100)
-	if o.Global != nil {
+	if limits.Global != nil {
 		d.NoteEachEnvoy()
-		global := ruleList{Findings: d.Findings, listed: o.Global.Rules, name: name, at: at.In("global")}
+		global := ruleList{Findings: d.Findings, rules: limits.Global.Rules, name: name, at: at.In("global")}
 		d.Add(global.makeRules()...)
 	}
-	if o.Local != nil {
-		local := ruleList{Findings: d.Findings, listed: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+	if limits.Local != nil {
+		local := ruleList{Findings: d.Findings, rules: limits.Local.Rules, name: name, at: at.In("local"), isLocal: true}
 		d.Add(local.makeRules()...)
 	}
 }
@@ -159,18 +160,26 @@ type selector struct {
 // matcher is one condition of a selector. In the API of Envoy Gateway a method has no type, and only a path may have
 // PathPrefix. The import does not check this: Kubernetes does, before Envoy Gateway has the file.
 type matcher struct {
-	Type   string `json:"type"`
+	Type   string `json:"type"` // empty = exact; of a path pathPrefix
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Invert bool   `json:"invert"`
 }
 
-// decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
+// The types of matchers.
+const (
+	exact             = "Exact"
+	pathPrefix        = "PathPrefix"
+	regularExpression = "RegularExpression"
+	distinct          = "Distinct" // each value counts for itself
+)
+
+// decodeLimits decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
 // field that the types above lack.
-func decodeLimit(to *draft.Findings, n *policy.Node, at source.Place) (o *rateLimitSpec, ok bool) {
+func decodeLimits(to *draft.Findings, n *policy.Node, at source.Place) (limits *rateLimitSpec, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
-	err := d.Decode(&o)
+	err := d.Decode(&limits)
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrong):
@@ -179,7 +188,7 @@ func decodeLimit(to *draft.Findings, n *policy.Node, at source.Place) (o *rateLi
 	case err != nil:
 		to.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
 	}
-	return o, err == nil
+	return limits, err == nil
 }
 
 // jsonWords are what encoding/json calls the kinds of values.
@@ -206,144 +215,134 @@ func wordOf(t reflect.Type) string {
 // ruleList is one list of rules of a BackendTrafficPolicy.
 type ruleList struct {
 	*draft.Findings
-	listed  []limitRule
+	rules   []limitRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
 	at      source.Place
 }
 
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
-func (list *ruleList) makeRules() (rules []*draft.Rule) {
-	isDefault := func(o limitRule) bool { return list.isLocal && len(o.Selectors) == 0 }
-	for i, o := range list.listed {
-		if !isDefault(o) {
-			rules = append(rules, list.makeRule(o, list.termsOf(i))...)
+func (list *ruleList) makeRules() (made []*draft.Rule) {
+	var withoutSelectors []draft.Terms
+	for i, rule := range list.rules {
+		t := list.termsOf(rule, i)
+		switch {
+		case t.Limit == nil:
+		case list.isLocal && len(rule.Selectors) == 0:
+			withoutSelectors = append(withoutSelectors, t)
+		default:
+			made = append(made, draft.NewRule(t))
 		}
 	}
-	var defaults []*draft.Rule
-	for i, o := range list.listed {
-		if !isDefault(o) {
-			continue
-		}
-		t := list.termsOf(i)
-		if t.ExemptLimited(rules, true) {
-			defaults = append(defaults, list.makeRule(o, t)...)
+	var ofRest []*draft.Rule
+	for _, t := range withoutSelectors {
+		if t.ExemptLimited(made, true) {
+			ofRest = append(ofRest, draft.NewRule(t))
 		} else {
 			list.NoteNoRequest(t.At, t.Name)
 		}
 	}
-	return append(rules, defaults...)
+	return append(made, ofRest...)
 }
 
-// makeRule makes the rule of terms that lack its limit; none if it has none.
-func (list *ruleList) makeRule(o limitRule, t draft.Terms) []*draft.Rule {
-	t.Limit = list.limitOf(o, t.At)
-	if t.Limit == nil {
-		return nil
-	}
-	return []*draft.Rule{draft.NewRule(t)}
-}
-
-// termsOf are the terms of the rule at an index, without its limit: it is for the requests that all of its selectors
-// select.
-func (list *ruleList) termsOf(i int) draft.Terms {
-	o := list.listed[i]
-	at := list.at.Item("rules", i)
-	t := draft.Terms{Name: list.name + "-" + strconv.Itoa(i+1), At: at}
-	for i, s := range o.Selectors {
+// termsOf are the terms of the rule at an index: it is for the requests that all of its selectors select. They have no
+// limit if there is a problem in that.
+func (list *ruleList) termsOf(rule limitRule, index int) draft.Terms {
+	at := list.at.Item("rules", index)
+	t := draft.Terms{Name: list.name + "-" + strconv.Itoa(index+1), At: at}
+	for i, s := range rule.Selectors {
 		list.readSelector(&t, s, at.Item("clientSelectors", i))
 	}
-	if o.Cost != nil {
-		readCost(&t, o.Cost)
+	if rule.Cost != nil {
+		readCost(&t, rule.Cost)
 	}
-	if o.Shared {
+	if rule.Shared {
 		list.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
 	}
-	if o.XRateLimitHeaders != nil {
+	if rule.XRateLimitHeaders != nil {
 		list.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
+	t.Limit = list.limitOf(rule, at)
 	return t
 }
 
-func readCost(t *draft.Terms, o *cost) {
-	h := o.Request
+func readCost(t *draft.Terms, c *cost) {
+	counted := c.Request
 	switch {
-	case o.Response != nil:
+	case c.Response != nil:
 		t.Requests.TurnOff("It counts what a response says.")
-	case h != nil && (h.From != "Number" || h.Number == 0):
+	case counted != nil && (counted.From != "Number" || counted.Number == 0):
 		t.Requests.TurnOff("Its cost is not a number of at least 1.")
-	case h != nil && h.Number > 1:
-		t.Cost = uint64(h.Number)
+	case counted != nil && counted.Number > 1:
+		t.Cost = uint64(counted.Number)
 	}
 }
 
 // readSelector adds a selector's conditions and parts of the key.
-func (list *ruleList) readSelector(t *draft.Terms, o selector, at source.Place) {
-	for i, h := range o.Headers {
+func (list *ruleList) readSelector(t *draft.Terms, s selector, at source.Place) {
+	for i, header := range s.Headers {
 		at := at.Item("headers", i)
-		value, err := request.HeaderNamed(h.Name)
+		value, err := request.HeaderNamed(header.Name)
 		if err != nil {
 			list.Fail(at, err.Error())
 			continue
 		}
-		list.readCondition(t, value, h, at)
+		list.readCondition(t, value, header, at)
 	}
-	list.readMethods(t, o.Methods, at)
-	for i, q := range o.Query {
+	list.readMethods(t, s.Methods, at)
+	for i, query := range s.Query {
 		at := at.Item("queryParams", i)
-		if q.Name == "" {
+		if query.Name == "" {
 			list.Fail(at, "a query parameter needs a name")
 		}
-		list.readCondition(t, request.Part{Kind: request.KindQuery, Name: q.Name}.Value(), q, at)
+		list.readCondition(t, request.Part{Kind: request.KindQuery, Name: query.Name}.Value(), query, at)
 	}
-	if o.Path != nil {
-		path := *o.Path
-		path.Type = cmp.Or(path.Type, "PathPrefix")
-		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" && !path.Invert // so it is no condition
+	if s.Path != nil {
+		path := *s.Path
+		path.Type = cmp.Or(path.Type, pathPrefix)
+		isEveryPath := path.Type == pathPrefix && path.Value == "/" && !path.Invert // so it is no condition
 		if !isEveryPath {
 			list.readCondition(t, request.FullPath.Value(), path, at.In("path"))
 		}
 	}
-	if o.SourceCIDR != nil {
-		list.readCondition(t, request.ClientIP.Value(), *o.SourceCIDR, at.In("sourceCIDR"))
+	if s.SourceCIDR != nil {
+		list.readCondition(t, request.ClientIP.Value(), *s.SourceCIDR, at.In("sourceCIDR"))
 	}
 }
 
 // readMethods adds the condition that a request has any of some methods.
-func (list *ruleList) readMethods(t *draft.Terms, matchers []matcher, at source.Place) {
-	var methods []string
-	for i, m := range matchers {
+func (list *ruleList) readMethods(t *draft.Terms, methods []matcher, at source.Place) {
+	var wanted []string
+	for i, m := range methods {
 		switch {
-		case m.Invert && len(matchers) > 1:
+		case m.Invert && len(methods) > 1:
 			t.Requests.TurnOff(request.NoMatch("they have one of several methods, and not another"))
 		case m.Invert:
 			t.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
-			methods = append(methods, m.Value)
+			wanted = append(wanted, m.Value)
 		default:
 			list.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}
-	if methods != nil {
-		t.Requests.Require(request.Method.Value(), request.ExactAll(methods)...)
+	if wanted != nil {
+		t.Requests.Require(request.Method.Value(), request.ExactAll(wanted)...)
 	}
 }
 
 // readCondition adds one condition: on a value of the request, or that each of these values counts for itself. A
-// network that is Distinct has both: each of its addresses counts for itself.
-func (list *ruleList) readCondition(
-	t *draft.Terms, value request.Value, o matcher, at source.Place,
-) {
-	if o.Type == "Distinct" {
+// network that is distinct has both: each of its addresses counts for itself.
+func (list *ruleList) readCondition(t *draft.Terms, value request.Value, m matcher, at source.Place) {
+	if m.Type == distinct {
 		t.Key = append(t.Key, value.Part)
-		if o.Value == "" {
+		if m.Value == "" {
 			return
 		}
 	}
-	pattern, ok := list.readPattern(value.Part.Kind, o, at)
+	pattern, ok := list.readPattern(value.Part.Kind, m, at)
 	switch {
 	case !ok:
-	case o.Invert:
+	case m.Invert:
 		t.Requests.ExemptFitting(value, pattern)
 	default:
 		t.Requests.Require(value, pattern)
@@ -352,28 +351,28 @@ func (list *ruleList) readCondition(
 
 // readPattern reads the pattern of a condition. It is not ok, and a problem, if there is none.
 func (list *ruleList) readPattern(
-	kind request.PartKind, o matcher, at source.Place,
+	kind request.PartKind, m matcher, at source.Place,
 ) (pattern request.Pattern, ok bool) {
-	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
-	switch {
-	case isText && kind == request.KindClientIP:
-		_, err := netip.ParsePrefix(o.Value)
-		if err != nil {
-			list.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
+	switch m.Type {
+	case "", exact, distinct:
+		if kind != request.KindClientIP {
+			return request.Exact(m.Value), true
 		}
-		return request.Exact(o.Value), err == nil
-	case isText:
-		return request.Exact(o.Value), true
-	case o.Type == "PathPrefix":
-		return request.OrBelow(strings.TrimSuffix(o.Value, "/"), false), true
-	case o.Type == "RegularExpression":
-		pattern, err := request.ParseExpression(o.Value)
+		_, err := netip.ParsePrefix(m.Value)
+		if err != nil {
+			list.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(m.Value))
+		}
+		return request.Exact(m.Value), err == nil
+	case pathPrefix:
+		return request.OrBelow(strings.TrimSuffix(m.Value, "/"), false), true
+	case regularExpression:
+		pattern, err := request.ParseExpression(m.Value)
 		if err != nil {
 			list.Fail(at, err.Error())
 		}
 		return pattern, err == nil
 	}
-	list.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+	list.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(m.Type))
 	return request.Pattern{}, false
 }
 
@@ -383,25 +382,28 @@ var lengths = map[string]string{
 }
 
 // limitOf reads the limit of a rule; nil, and a problem, if it has none. The place is that of the rule.
-func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
-	if o.Limit == nil {
+func (list *ruleList) limitOf(rule limitRule, at source.Place) *draft.Limit {
+	if rule.Limit == nil {
 		list.Fail(at, "a rule needs a limit")
 		return nil
 	}
-	unit := strings.ToLower(o.Limit.Unit)
-	if lengths[unit] == "" {
-		given := strconv.Quote(o.Limit.Unit)
+	requests := uint64(rule.Limit.Requests)
+	unit := strings.ToLower(rule.Limit.Unit)
+	length := lengths[unit]
+	if length == "" {
+		given := strconv.Quote(rule.Limit.Unit)
 		list.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+		return nil
 	}
-	limit := &draft.Limit{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
-	if o.Limit.Metadata != nil {
+	limit := &draft.Limit{Numbers: draft.Windowed(requests, unit), Shadow: rule.Shadow, At: at.In("limit")}
+	if rule.Limit.Metadata != nil {
 		limit.TurnOff("Envoy may take another limit from metadata.")
 	}
 	switch {
 	case !list.isLocal:
 		list.NoteCalendar(unit)
-	case limit.Requests > 0:
-		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
+	case requests > 0:
+		limit.Numbers = draft.TokenBucket(requests, length, requests)
 	}
 	return limit
 }
