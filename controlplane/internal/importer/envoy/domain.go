@@ -29,7 +29,7 @@ func (r *reader) whatEnvoySends(
 	enforced := r.readDomainFilter(f)
 	hosts := r.virtualHosts(s)
 	r.noteUnusedConfigs(filters, hosts)
-	sent, err := r.descriptorsOf(r.sendings(f, hosts))
+	sent, err := r.descriptorsOf(r.sendingsOf(r.senderFor(f, hosts), hosts))
 	return sent, enforced, err
 }
 
@@ -103,26 +103,24 @@ func (r *reader) readDomainFilter(f domainFilter) *draft.Enforcement {
 	return e
 }
 
-// sendings are what the filter sends for requests of the hosts.
-func (r *reader) sendings(f domainFilter, hosts []*virtualHost) []sending {
-	if len(hosts) == 0 { // they are not in the files
-		return []sending{{rateLimits: f.rateLimits}}
+// senderFor is the filter as it sends for the routes of hosts, by what its configuration for each of them says. It does
+// not work for a route whose configuration is for another domain.
+func (r *reader) senderFor(f domainFilter, hosts []*virtualHost) sender {
+	s := sender{f.rateLimits, f.message.GetStage(), map[*hostRoute]routeSettings{}}
+	for _, route := range routesOf(hosts) {
+		c, works := f.filter.configFor(route)
+		switch {
+		case !works, route.answers:
+		case c == f.filter.config:
+			s.routes[route] = routeSettings{}
+		default:
+			config := decode[*ratelimitv3.RateLimitPerRoute](r, c.Node, c.At)
+			if other := config.GetDomain(); other != "" && other != f.domain {
+				r.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+other)
+				continue
+			}
+			s.routes[route] = routeSettings{r.readRateLimits(c.Node, c.At), vhostRateLimits(config.GetVhRateLimits())}
+		}
 	}
-	settingsFor := func(route *hostRoute) (routeSettings, bool) { return r.settingsFor(f, route) }
-	return r.sendingsOf(sender{f.rateLimits, f.message.GetStage(), settingsFor}, hosts)
-}
-
-// settingsFor are what the filter's configuration for a route says. It does not work for the route if configFor is
-// ofNobody, or if the configuration is for another domain.
-func (r *reader) settingsFor(f domainFilter, route *hostRoute) (s routeSettings, works bool) {
-	c, whose := f.filter.configFor(route)
-	if whose != ofRoute {
-		return routeSettings{}, whose == ofFilter
-	}
-	config := decode[*ratelimitv3.RateLimitPerRoute](r, c.Node, c.At)
-	if other := config.GetDomain(); other != "" && other != f.domain {
-		r.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+other)
-		return routeSettings{}, false
-	}
-	return routeSettings{r.readRateLimits(c.Node, c.At), vhostRateLimits(config.GetVhRateLimits())}, true
+	return s
 }

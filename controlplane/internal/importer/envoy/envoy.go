@@ -11,16 +11,18 @@
 //	    siteOfRoutes                                  else the listener, of package envoyfile
 //	    filtersOf, filterOfDomain                     its filter (filter.go)
 //	    readDomainFilter: readEnforcement             how that enforces the answers (enforcement.go)
-//	    virtualHosts                                  its routes (routes.go), and whose requests they take (matcher.go)
-//	    sendings: sendingsOf, routeSends              by which rate_limits it sends, for which requests (ratelimits.go)
-//	      settingsFor: configFor                      what the configuration for a route says of that
+//	    virtualHosts                                  its routes (routes.go), the requests that they match (matcher.go)
+//	      exemptOthers, exemptEarlierRoutes           and those that others take (exempt.go)
+//	    senderFor: configFor                          what its configuration for each of them says
+//	    sendingsOf: routeSends                        by which rate_limits it sends, for which requests (ratelimits.go)
 //	    descriptorsOf: readRateLimit, readWays        what it sends by them (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  filtersOf, virtualHosts                         its filters and routes, as above
-//	  configsOf: ownExtents, configFor                where the filter's configuration holds, and a route's (extent.go)
+//	  localConfigs: configFor                         those of the filters, and of routes for them (extent.go)
 //	  addConfig                                       the rules of each of these:
+//	    extents                                       for which requests it holds
 //	    readLimits: readLevels, readBucket            its limits, and how the filter enforces them
 //	    descriptorsIn                                 what it sends: guess, or sendingsOf and descriptorsOf, as above
 //	    descriptor.Levels.Rules, bucketRule

@@ -77,44 +77,35 @@ func (r *reader) noteDisabled(f *listenerFilter) {
 	}
 }
 
-// owner is whose configuration a filter works by for a route.
-type owner uint8
-
-const (
-	ofNobody owner = iota // the filter does not work there
-	ofFilter              // the filter's own
-	ofRoute               // that of the route or of its virtual host
-)
-
-// configFor is the configuration by which the filter works for a route, and whose it is. The route's own configurations
-// come before those of its virtual host. An example, of a filter of the name one:
+// configFor is the configuration by which the filter works for a route, unless it does not work there. The route's own
+// configurations come before those of its virtual host. An example, of a filter of the name one:
 //
 //	route                                   if it works everywhere    whereEnabled
-//	/a, with {one: its configuration}       ofRoute                   ofRoute
-//	/b, with {one: {disabled: true}}        ofNobody                  ofNobody
-//	/c, with {one: {config: {}}}            ofFilter                  ofFilter: the route enables it
-//	/d, with {two: its configuration}       ofFilter                  ofNobody
+//	/a, with {one: its configuration}       that of the route         that of the route
+//	/b, with {one: {disabled: true}}        none                      none
+//	/c, with {one: {config: {}}}            the filter's own          the filter's own: the route enables it
+//	/d, with {two: its configuration}       the filter's own          none
 //
 // The table of routeSends says by which rate_limits it sends descriptors for the route.
-func (f *listenerFilter) configFor(route *hostRoute) (envoyfile.Config, owner) {
+func (f *listenerFilter) configFor(route *hostRoute) (c envoyfile.Config, works bool) {
 	var meant []envoyfile.Config
 	for _, c := range route.configs {
 		if f.isMeantBy(c) {
 			meant = append(meant, c)
 		}
 	}
-	works := f.works != whereEnabled
+	isEnabled := f.works != whereEnabled
 	if len(meant) > 0 {
-		works = !meant[0].Disabled
+		isEnabled = !meant[0].Disabled
 	}
-	if !works {
-		return envoyfile.Config{}, ofNobody
+	if !isEnabled {
+		return envoyfile.Config{}, false
 	}
 	hasLimits := func(c envoyfile.Config) bool { return c.IsOf(f.kind.onRoutes) }
 	if i := slices.IndexFunc(meant, hasLimits); i >= 0 { // else they only enable the filter
-		return meant[i], ofRoute
+		return meant[i], true
 	}
-	return f.config, ofFilter
+	return f.config, true
 }
 
 // isMeantBy reports whether a route's configuration is for the filter, or enables or disables it: Envoy finds it by the

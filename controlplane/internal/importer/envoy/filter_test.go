@@ -15,24 +15,31 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
 	}
 	disabled := envoyfile.Config{Name: "one", Disabled: true}
+	const ofFilter, ofRoute, none = "the filter's own", "that of the route", "none"
 	for _, tc := range []struct {
 		name               string
 		configs            []envoyfile.Config
-		want, whereEnabled owner
+		want, whereEnabled string
 	}{
 		{"its configuration", []envoyfile.Config{its("one")}, ofRoute, ofRoute},
-		{"disabled", []envoyfile.Config{disabled}, ofNobody, ofNobody},
+		{"disabled", []envoyfile.Config{disabled}, none, none},
 		{"enabled", []envoyfile.Config{{Name: "one"}}, ofFilter, ofFilter},
-		{"another filter's", []envoyfile.Config{its("two")}, ofFilter, ofNobody},
-		{"nothing", nil, ofFilter, ofNobody},
-		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, ofNobody, ofNobody},
+		{"another filter's", []envoyfile.Config{its("two")}, ofFilter, none},
+		{"nothing", nil, ofFilter, none},
+		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, none, none},
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, ofRoute, ofRoute},
 	} {
 		f := listenerFilter{kind: serviceFilter, config: envoyfile.Config{Name: "one"}}
-		used := func() owner {
-			c, whose := f.configFor(&hostRoute{configs: tc.configs})
-			require.Equal(t, whose != ofNobody, c.Name == "one", tc.name)
-			return whose
+		used := func() string {
+			c, works := f.configFor(&hostRoute{configs: tc.configs})
+			require.Equal(t, works, c.Name == "one", tc.name)
+			switch {
+			case !works:
+				return none
+			case c == f.config:
+				return ofFilter
+			}
+			return ofRoute
 		}
 		require.Equal(t, tc.want, used(), tc.name)
 		f.works = whereEnabled

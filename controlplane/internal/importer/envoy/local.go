@@ -114,7 +114,7 @@ func (r *reader) addRules(filters []*listenerFilter, hosts []*virtualHost) error
 		}
 	}
 	r.noteUnusedConfigs(filters, hosts)
-	for _, c := range r.configsOf(filters, hosts) {
+	for _, c := range r.localConfigs(filters, hosts) {
 		if err := r.addConfig(c, hosts); err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
 	levels, bucket := r.readLimits(c)
 	var all []*descriptor.Reached
 	var ofBucket []*draft.Rule
-	for _, where := range c.extents {
+	for _, where := range c.extents(hosts) {
 		sent, err := r.descriptorsIn(c, where, levels.List, hosts)
 		if err != nil {
 			return err
@@ -229,10 +229,11 @@ func (r *reader) descriptorsIn(
 	case len(hosts) == 0:
 		return r.guesser.guess(levels), nil
 	}
-	settingsFor := func(route *hostRoute) (routeSettings, bool) {
-		return routeSettings{vhost: vhostRateLimits(c.GetVhRateLimits())}, where.routes[route]
+	f := sender{stage: c.GetStage(), routes: map[*hostRoute]routeSettings{}}
+	for _, route := range where.routes {
+		f.routes[route] = routeSettings{vhost: vhostRateLimits(c.GetVhRateLimits())}
 	}
-	return r.descriptorsOf(r.sendingsOf(sender{stage: c.GetStage(), settingsFor: settingsFor}, hosts))
+	return r.descriptorsOf(r.sendingsOf(f, hosts))
 }
 
 // readBucket reads a token bucket; nil if there is none.

@@ -19,11 +19,12 @@ type sending struct {
 	requests   request.Selection
 }
 
-// sender is a filter that sends descriptors, with what it reads for that.
+// sender is a filter that sends descriptors. If it has rate_limits of its own, it sends by these, and not by those of
+// routes and hosts.
 type sender struct {
-	rateLimits  []rateLimit // of its own configuration: it sends by these, and not by those of routes and hosts
-	stage       uint32      // of the rate_limits of routes and hosts
-	settingsFor func(route *hostRoute) (s routeSettings, works bool)
+	rateLimits []rateLimit
+	stage      uint32                       // of the rate_limits of routes and hosts
+	routes     map[*hostRoute]routeSettings // those where it works
 }
 
 // routeSettings are what a filter's configuration for a route says.
@@ -33,8 +34,12 @@ type routeSettings struct {
 }
 
 // sendingsOf lists what a filter sends for the routes of hosts. If all routes of a host share what it sends for the
-// host, and take all its requests, it is for these. For requests of no route the filter sends nothing.
+// host, and take all its requests, it is for these. For requests of no route the filter sends nothing, but if no routes
+// are in the files, it sends what its own configuration says for all requests.
 func (r *reader) sendingsOf(f sender, hosts []*virtualHost) (list []sending) {
+	if len(hosts) == 0 {
+		return []sending{{rateLimits: f.rateLimits}}
+	}
 	for _, h := range hosts {
 		var sharing []request.Selection
 		for _, route := range h.routes {
@@ -74,7 +79,7 @@ func (r *reader) routeSends(f sender, route *hostRoute) (own []rateLimit, shares
 	if route.answers {
 		return nil, false
 	}
-	settings, works := f.settingsFor(route)
+	settings, works := f.routes[route]
 	switch {
 	case !works:
 		return nil, false

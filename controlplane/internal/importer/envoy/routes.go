@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
@@ -85,47 +84,6 @@ func (r *reader) hostSelection(h *virtualHost) (s request.Selection) {
 	return request.ToHosts(h.names)
 }
 
-// exemptOthers exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that fits.
-// Examples:
-//
-//	domains                  of the others       the rules of the host
-//	*                        a.example, b.test   exempt: [{hosts: [a.example, b.test]}]
-//	*.example                a.example, b.test   exempt: [{hosts: [a.example]}]: b.test is not below *.example
-//	a.example                *.example           exempt nothing: the other domain is the wider one
-//	*.example, b.a.example   *.a.example         are off: an exempt of *.a.example would have b.a.example too
-//	a.example:80             a.example:8080      are off: a policy has the host without its port
-//	*                        a.*                 are off: a policy has no hosts such as a.*
-func (h *virtualHost) exemptOthers(others []*virtualHost) {
-	s := &h.selection
-	var taken []request.Pattern
-	for _, other := range others {
-		for i, name := range other.names {
-			domain := other.domains[i]
-			isWider := func(d string) bool { return request.IsHostBelow(name, d) }
-			isNarrower := func(d string) bool { return request.IsHostBelow(d, name) }
-			isSame := func(d string) bool { return strings.EqualFold(d, name) }
-			switch {
-			case slices.ContainsFunc(h.names, isSame):
-				s.TurnOff(request.WhyOff("Hosts are compared without their port here, so its requests cannot be told from " +
-					"those to " + domain + "."))
-			case !slices.ContainsFunc(h.names, isWider):
-			case slices.ContainsFunc(h.names, isNarrower): // an exempt would have these too
-				s.TurnOff(request.NoMatch("another virtual host takes some of those to " + domain))
-			default:
-				h.narrower = append(h.narrower, other)
-				if hosts, ok := request.HostPattern(name); ok {
-					taken = append(taken, hosts)
-				} else {
-					s.TurnOff(request.NoMatch("another virtual host takes those to " + domain))
-				}
-			}
-		}
-	}
-	if taken != nil {
-		s.ExemptFitting(request.Host.Value(), taken...)
-	}
-}
-
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
 // those before it: behind the route /a, the route / is for all paths but /a.
 func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHost []envoyfile.Config) {
@@ -169,19 +127,4 @@ func configsOfClusters(weighted *policy.Node, at source.Place) (list []envoyfile
 		list = append(list, envoyfile.PerFilterConfigs(n, at.Item("clusters", i))...)
 	}
 	return list
-}
-
-// exemptsMore is said of a selection that exempts requests of a route whose own selection has a comment. There may be
-// many such routes, so it has one comment for all.
-const exemptsMore = "It may leave out more requests than there, because a policy compares less of what another route " +
-	"matches."
-
-// exemptEarlierRoutes exempts the requests that the matches of earlier routes take.
-func exemptEarlierRoutes(matched *request.Selection, before []request.Selection) {
-	reason := request.NoMatch("an earlier route takes some of them")
-	exempted := matched.ExemptSelected(before, func(int, request.WhyOff) request.WhyOff { return reason })
-	hasComment := func(o request.Selection) bool { return len(o.Comments()) > 0 }
-	if slices.ContainsFunc(exempted, hasComment) {
-		matched.Comment(exemptsMore)
-	}
 }
