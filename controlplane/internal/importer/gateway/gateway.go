@@ -312,21 +312,22 @@ func (list *ruleList) readSelector(t *draft.Terms, s selector, at source.Place) 
 
 // readMethods adds the condition that a request has any of some methods.
 func (list *ruleList) readMethods(t *draft.Terms, methods []matcher, at source.Place) {
-	var wanted []string
+	var texts []request.Pattern
 	for i, m := range methods {
-		switch {
-		case m.Invert && len(methods) > 1:
-			t.Requests.TurnOff(request.NoMatch("they have one of several methods, and not another"))
-		case m.Invert:
-			t.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
-		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
-			wanted = append(wanted, m.Value)
-		default:
+		if !m.Invert && !request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 			list.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
+		texts = append(texts, request.Exact(m.Value))
 	}
-	if wanted != nil {
-		t.Requests.Require(request.Method.Value(), request.ExactAll(wanted)...)
+	isInverted := func(m matcher) bool { return m.Invert }
+	switch {
+	case len(methods) == 0:
+	case !slices.ContainsFunc(methods, isInverted):
+		t.Requests.Require(request.Method.Value(), texts...)
+	case len(methods) == 1:
+		t.Requests.ExemptFitting(request.Method.Value(), texts...)
+	default:
+		t.Requests.TurnOff(request.NoMatch("they have one of several methods, and not another"))
 	}
 }
 
