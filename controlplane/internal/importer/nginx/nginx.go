@@ -26,7 +26,7 @@
 //	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
 //	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key (rules.go)
-//	    scope.plans                                   for which requests the limits of each scope are (scope.go)
+//	    scope.plans                                   for which requests the limits of each scope are (plan.go)
 //	    nginxkey.Variables.Counted                    the forms of a key
 //
 // Tests are in the folder above too: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
