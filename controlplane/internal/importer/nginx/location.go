@@ -15,7 +15,7 @@ type location struct {
 	modifier string // =, ^~, ~, ~* or empty
 	text     string
 	path     request.Pattern   // of the paths that fit, to compare with others: any path if RE2 has no such expression
-	fits     request.Selection // the requests that fit: off if RE2 has no such expression
+	fits     request.Selection // the requests that fit: off if no match says which
 	hole     *location         // beside it: see holeIn
 }
 
