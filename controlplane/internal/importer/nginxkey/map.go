@@ -173,7 +173,7 @@ func (m *mapping) valuesByEntry(of request.Value) (list []mappedValue) {
 			switch {
 			case !rest.IsNone():
 				list = append(list, mappedValue{e.value, rest})
-			case !rest.AreNone(): // a policy compares less, and not all of nginx' requests need be in the earlier entry
+			case len(rest.Comments()) > 0: // a policy compares less, so nginx may have some that no earlier entry has
 				s.TurnOff(request.NoMatch("a policy does not tell them from those of an earlier entry of the map"))
 				list = append(list, mappedValue{e.value, s})
 			}
