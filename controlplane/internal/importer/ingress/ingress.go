@@ -74,7 +74,7 @@ type ingress struct {
 	name     string // with the namespace
 	isCanary bool
 	paths    []hostPath // of its requests; none of a canary, which takes some of those of another Ingress
-	limits   []limit
+	limits   []limit    // also of a canary, which ingress-nginx ignores
 }
 
 // limit is one of its annotations that limit requests.
