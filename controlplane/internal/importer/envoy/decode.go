@@ -17,7 +17,8 @@ import (
 )
 
 // decode reads an object as a message of Envoy. It keeps the message, as many routes may have one object from the
-// virtual host around them. What the message says that no policy does is noted.
+// virtual host around them. What the message says that no policy does is noted. After a problem the message has what
+// was read before it: the import goes on to find other problems, and fails at its end.
 func decode[M proto.Message](r *reader, n *policy.Node, at source.Place) (m M) {
 	if known, ok := r.decoded[n].(M); ok {
 		return known

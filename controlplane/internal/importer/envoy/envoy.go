@@ -86,10 +86,12 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	err = run(&reader{
 		Findings: d.Findings, draft: d, options: o, guesser: g, decoded: map[*policy.Node]proto.Message{},
 	})
-	g.noteParts()
-	err = cmp.Or(d.Err(), err)
-	if err != nil || d.IsEmpty() { // Draft.Finish says that it is
+	if err := cmp.Or(d.Err(), err); err != nil {
 		return err
 	}
-	return g.unused()
+	g.noteParts()
+	if d.IsEmpty() { // Draft.Finish says that it is
+		return nil
+	}
+	return g.refuseUnused()
 }

@@ -18,7 +18,7 @@ import (
 // instead.
 
 // exemptOthers exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that fits.
-// Examples:
+// It returns the narrower ones, for which Envoy looks first. Examples:
 //
 //	domains                  of the others       the rules of the host
 //	*                        a.example, b.test   exempt: [{hosts: [a.example, b.test]}]
@@ -27,7 +27,7 @@ import (
 //	*.example, b.a.example   *.a.example         are off: an exempt of *.a.example would have b.a.example too
 //	a.example:80             a.example:8080      are off: a policy has the host without its port
 //	*                        a.*                 are off: a policy has no hosts such as a.*
-func (h *virtualHost) exemptOthers(others []*virtualHost) {
+func (h *virtualHost) exemptOthers(others []*virtualHost) (narrower []*virtualHost) {
 	s := &h.selection
 	var taken []request.Pattern
 	for _, other := range others {
@@ -44,7 +44,7 @@ func (h *virtualHost) exemptOthers(others []*virtualHost) {
 			case slices.ContainsFunc(h.names, isNarrower): // an exempt would have these too
 				s.TurnOff(request.NoMatch("another virtual host takes some of those to " + domain))
 			default:
-				h.narrower = append(h.narrower, other)
+				narrower = append(narrower, other)
 				if hosts, ok := request.HostPattern(name); ok {
 					taken = append(taken, hosts)
 				} else {
@@ -56,6 +56,7 @@ func (h *virtualHost) exemptOthers(others []*virtualHost) {
 	if taken != nil {
 		s.ExemptFitting(request.Host.Value(), taken...)
 	}
+	return narrower
 }
 
 // exemptEarlierRoutes exempts the requests that the matches of earlier routes take.

@@ -26,26 +26,24 @@ type localConfig struct {
 //	/b, which switches one off                        G
 //	/c, which has nothing for either   F              G
 func (r *reader) localConfigs(filters []*listenerFilter, hosts []*virtualHost) (list []*localConfig) {
-	add := func(f *listenerFilter, c envoyfile.Config) *localConfig {
-		list = append(list, &localConfig{decode[*localv3.LocalRateLimit](r, c.Node, c.At), c, f, nil})
-		return list[len(list)-1]
+	listed := func(f *listenerFilter, c envoyfile.Config) *localConfig {
+		isIt := func(known *localConfig) bool { return known.filter == f && known.config.Node == c.Node }
+		if i := slices.IndexFunc(list, isIt); i >= 0 {
+			return list[i]
+		}
+		known := &localConfig{decode[*localv3.LocalRateLimit](r, c.Node, c.At), c, f, nil}
+		list = append(list, known)
+		return known
 	}
 	for _, f := range filters {
 		if hasBuckets(f.config.Node) { // else it is there for its routes
-			add(f, f.config)
+			listed(f, f.config)
 		}
 	}
 	for _, route := range routesOf(hosts) {
 		for _, f := range filters {
-			c, works := f.configFor(route)
-			if !works || !hasBuckets(c.Node) {
-				continue
-			}
-			isIt := func(known *localConfig) bool { return known.filter == f && known.config.Node == c.Node }
-			if i := slices.IndexFunc(list, isIt); i >= 0 {
-				list[i].routes = append(list[i].routes, route)
-			} else {
-				known := add(f, c)
+			if c, works := f.configFor(route); works && hasBuckets(c.Node) {
+				known := listed(f, c)
 				known.routes = append(known.routes, route)
 			}
 		}
@@ -53,8 +51,7 @@ func (r *reader) localConfigs(filters []*listenerFilter, hosts []*virtualHost) (
 	return list
 }
 
-// extent is where a configuration holds: for which requests, and the routes that these come to. It lacks requests that
-// come to no route.
+// extent is where a configuration holds: for which requests, and the routes that these come to. They may come to none.
 type extent struct {
 	routes   []*hostRoute
 	requests request.Selection

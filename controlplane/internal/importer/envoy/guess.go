@@ -164,8 +164,8 @@ func partNamed(text string) (p request.Value, ok bool) {
 	return p, ok
 }
 
-// unused is an error about a key of --key that no level has.
-func (g *guesser) unused() error {
+// refuseUnused is an error about a key of --key that no level has.
+func (g *guesser) refuseUnused() error {
 	for _, key := range slices.Sorted(maps.Keys(g.given)) {
 		switch {
 		case g.keys[key]:

@@ -127,7 +127,7 @@ func (r *reader) addRules(filters []*listenerFilter, hosts []*virtualHost) error
 func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
 	levels, bucket := r.readLimits(c)
 	var all []*descriptor.Reached
-	var ofBucket []*draft.Rule
+	bucketIsReached := false
 	for _, where := range c.extents(hosts) {
 		sent, err := r.descriptorsIn(c, where, levels.List, hosts)
 		if err != nil {
@@ -135,13 +135,14 @@ func (r *reader) addConfig(c *localConfig, hosts []*virtualHost) error {
 		}
 		reached := levels.Rules(r.Findings, sent)
 		all = append(all, reached)
+		// It may leave out what the other rules limit. The policy has it before them, as it is for the most requests.
 		if rule := c.bucketRule(bucket, where.requests, reached); rule != nil {
-			ofBucket = append(ofBucket, rule)
+			bucketIsReached = true
 			r.draft.Add(rule)
 		}
 		r.draft.Add(reached.Rules...)
 	}
-	if bucket != nil && ofBucket == nil {
+	if bucket != nil && !bucketIsReached {
 		r.NoteNoRequest(bucket.At, bucket.Name)
 	}
 	levels.NoteUnreached(r.Findings, all...)

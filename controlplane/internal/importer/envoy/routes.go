@@ -49,14 +49,16 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 		at := s.Routing.At.Item("virtual_hosts", i)
 		h := list[i]
 		h.selection = r.hostSelection(h)
-		h.exemptOthers(slices.Concat(list[:i], list[i+1:]))
+		h.narrower = h.exemptOthers(slices.Concat(list[:i], list[i+1:]))
 		h.rateLimits = r.readRateLimits(n, at)
 		configs := append(envoyfile.PerFilterConfigs(n, at), ofRouting...)
-		if source.FieldOf(n, "matcher") != nil {
-			r.addUnread(h, at, configs)
-		} else {
-			r.addRoutes(h, n, at, configs)
+		if source.FieldOf(n, "matcher") == nil {
+			h.routes, h.takesAll = r.readRoutes(h.selection, n, at, configs)
+			continue
 		}
+		r.Note(at.In("matcher"), "the import does not read the routes that it chooses")
+		h.selection.TurnOff(request.NoMatch("a matcher of their host chooses the route"))
+		h.routes, h.takesAll = []*hostRoute{{selection: h.selection, configs: configs}}, true // in their place
 	}
 	return list
 }
@@ -84,40 +86,36 @@ func (r *reader) hostSelection(h *virtualHost) (s request.Selection) {
 	return request.ToHosts(h.names)
 }
 
-// addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
-// those before it: behind the route /a, the route / is for all paths but /a.
-func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofHost []envoyfile.Config) {
+// readRoutes reads the routes of a virtual host, and reports whether one of them takes what those before it leave.
+// Envoy takes the first that fits, so each leaves out those before it: behind the route /a, the route / is for all
+// paths but /a.
+func (r *reader) readRoutes(
+	ofHost request.Selection, n *policy.Node, at source.Place, configs []envoyfile.Config,
+) (list []*hostRoute, takeAll bool) {
 	var before []request.Selection
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
 		matched := r.routeSelection(o, at)
-		if h.takesAll {
+		if takeAll {
 			r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
-			return
+			break
 		}
 		rest := matched
 		exemptEarlierRoutes(&rest, before)
-		requests := h.selection
+		requests := ofHost
 		requests.NarrowTo(rest)
-		h.routes = append(h.routes, &hostRoute{
+		list = append(list, &hostRoute{
 			selection:  requests,
 			rateLimits: r.readRateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:    source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			answers:    source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
-			configs:    append(envoyfile.PerFilterConfigs(o, at), ofHost...),
+			configs:    append(envoyfile.PerFilterConfigs(o, at), configs...),
 			ofClusters: configsOfClusters(source.FieldOf(o, "route", "weighted_clusters"), at.In("route.weighted_clusters")),
 		})
-		h.takesAll = matched.IsEverything()
+		takeAll = matched.IsEverything()
 		before = append(before, matched)
 	}
-}
-
-// addUnread adds a route in place of those that a matcher of the virtual host chooses. The import does not read them.
-func (r *reader) addUnread(h *virtualHost, at source.Place, ofHost []envoyfile.Config) {
-	r.Note(at.In("matcher"), "the import does not read the routes that it chooses")
-	h.selection.TurnOff(request.NoMatch("a matcher of their host chooses the route"))
-	h.routes = []*hostRoute{{selection: h.selection, configs: ofHost}}
-	h.takesAll = true
+	return list, takeAll
 }
 
 // configsOfClusters are the configurations of weighted_clusters. Envoy takes those of the cluster that it chooses for a
