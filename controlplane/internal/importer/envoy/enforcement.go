@@ -30,7 +30,7 @@ type enforcementFields interface {
 func (r *reader) readEnforcement(
 	f *listenerFilter, o enforcementFields, at source.Place, status *typev3.HttpStatus,
 ) *draft.Enforcement {
-	e := &draft.Enforcement{At: at, Disabled: f.works == nowhere}
+	e := &draft.Enforcement{At: at, Disabled: f.worksWhere == nowhere}
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), f.kind.byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), f.kind.byDefault)
 	both := enabled * enforced / 100

@@ -67,7 +67,7 @@ type extent struct {
 //
 // If F is that of a filter that works whereEnabled, it has the extent of each route that enables it.
 func (c *localConfig) extents(hosts []*virtualHost) (list []extent) {
-	if c.config == c.filter.config && c.filter.works != whereEnabled {
+	if c.config == c.filter.config && c.filter.worksWhere != whereEnabled {
 		return []extent{{c.routes, c.requestsOfFilter(hosts)}}
 	}
 	for _, route := range c.routes {

@@ -9,9 +9,9 @@ import (
 // listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and does not
 // limit by itself.
 type listenerFilter struct {
-	kind   filterType
-	config envoyfile.Config // its own
-	works  worksWhere
+	kind       filterType
+	config     envoyfile.Config // its own
+	worksWhere worksWhere
 }
 
 // worksWhere is where a filter works, by what its listener says. A route may switch it off wherever that is.
@@ -53,9 +53,9 @@ func filtersOf(s *envoyfile.Site, of filterType) (list []*listenerFilter) {
 			f := &listenerFilter{kind: of, config: c}
 			switch {
 			case c.Disabled && s.Enables(c.Name):
-				f.works = whereEnabled
+				f.worksWhere = whereEnabled
 			case c.Disabled:
-				f.works = nowhere
+				f.worksWhere = nowhere
 			}
 			list = append(list, f)
 		}
@@ -68,7 +68,7 @@ func filtersOf(s *envoyfile.Site, of filterType) (list []*listenerFilter) {
 
 // noteDisabled notes where a filter works that its listener disables.
 func (r *reader) noteDisabled(f *listenerFilter) {
-	switch f.works {
+	switch f.worksWhere {
 	case whereEnabled:
 		r.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
 	case nowhere:
@@ -94,7 +94,7 @@ func (f *listenerFilter) configFor(route *hostRoute) (c envoyfile.Config, works 
 			meant = append(meant, c)
 		}
 	}
-	isEnabled := f.works != whereEnabled
+	isEnabled := f.worksWhere != whereEnabled
 	if len(meant) > 0 {
 		isEnabled = !meant[0].Disabled
 	}

@@ -42,7 +42,7 @@ func TestConfigurationOfAFilterForARoute(t *testing.T) {
 			return ofRoute
 		}
 		require.Equal(t, tc.want, used(), tc.name)
-		f.works = whereEnabled
+		f.worksWhere = whereEnabled
 		require.Equal(t, tc.whereEnabled, used(), tc.name)
 	}
 }

@@ -32,8 +32,17 @@ func (r *reader) readLocal(file *source.Document) error {
 	if err != nil {
 		return err
 	}
-	if err := r.addRules(filtersOf(s, localFilter), r.virtualHosts(s)); err != nil {
-		return err
+	filters, hosts := filtersOf(s, localFilter), r.virtualHosts(s)
+	for _, f := range filters {
+		if hasBuckets(f.config.Node) {
+			r.noteDisabled(f)
+		}
+	}
+	r.noteUnusedConfigs(filters, hosts)
+	for _, c := range r.localConfigs(filters, hosts) {
+		if err := r.addConfig(c, hosts); err != nil {
+			return err
+		}
 	}
 	if r.draft.IsEmpty() && r.Err() == nil {
 		envoyfile.RefuseTypos(r.Findings, in)
@@ -104,22 +113,6 @@ func hasLocalLimits(s *envoyfile.Site) bool {
 // there for the configurations of its routes.
 func hasBuckets(n *policy.Node) bool {
 	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
-}
-
-// addRules makes the rules of the filters of a listener, which has these hosts.
-func (r *reader) addRules(filters []*listenerFilter, hosts []*virtualHost) error {
-	for _, f := range filters {
-		if hasBuckets(f.config.Node) {
-			r.noteDisabled(f)
-		}
-	}
-	r.noteUnusedConfigs(filters, hosts)
-	for _, c := range r.localConfigs(filters, hosts) {
-		if err := r.addConfig(c, hosts); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // addConfig makes the rules of one configuration. When it has those of all extents, it knows which of the limits no
