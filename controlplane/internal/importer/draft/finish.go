@@ -34,7 +34,7 @@ var ErrFault = errors.New("the policy is not valid, which is a fault of this imp
 // Finish makes the policy of the rules:
 //
 //  1. It gives each rule a name of its own.
-//  2. Rules of one limit get one counter: those of one name that agree in what mayShareCounter compares.
+//  2. Rules that count together get one counter: see shareCounters.
 //  3. With --scope cluster the rules get that scope. Some of them may not lease units.
 //  4. It writes the policy, with the notes by their files.
 //  5. It validates what it wrote.
@@ -109,27 +109,30 @@ func named(rules []*Rule) (list []*policyRule, names map[*Rule]string) {
 	return list, names
 }
 
-// shareCounters gives rules of one name one counter where they may share it, because their requests have one there.
+// shareCounters gives rules one counter where their requests have one there. These rules have one name, count by one
+// limit of the configuration, allow the same, and have the same parts in the key. A rule of mode off has a counter of
+// its own.
 func shareCounters(list []*policyRule) {
-	owners := map[string][]*policyRule{} // of a counter, by the name that rules share
+	type limit struct {
+		name string
+		by   LimitID
+		Numbers
+	}
+	owners := map[limit][]*policyRule{} // of the counters of a limit, each for another key
 	for _, r := range list {
-		ofName := owners[r.terms.Name]
-		if i := slices.IndexFunc(ofName, r.mayShareCounter); i >= 0 {
-			r.counter = ofName[i].name
+		if r.mode() == policy.ModeOff {
+			continue
+		}
+		of := limit{r.terms.Name, r.terms.CountsBy, r.terms.Limit.Numbers}
+		hasKey := func(other *policyRule) bool {
+			return slices.EqualFunc(r.terms.Key, other.terms.Key, request.Part.Is)
+		}
+		if i := slices.IndexFunc(owners[of], hasKey); i >= 0 {
+			r.counter = owners[of][i].name
 		} else {
-			owners[r.terms.Name] = append(ofName, r)
+			owners[of] = append(owners[of], r)
 		}
 	}
-}
-
-// mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
-// configuration, over the same keys and time. One of mode off has a counter of its own.
-func (r *policyRule) mayShareCounter(other *policyRule) bool {
-	a, b := r.terms.Limit, other.terms.Limit
-	isAlike := a.Algorithm == b.Algorithm && a.Per == b.Per
-	isOff := r.mode() == policy.ModeOff || other.mode() == policy.ModeOff
-	return isAlike && !isOff && r.terms.CountsBy == other.terms.CountsBy &&
-		slices.EqualFunc(r.terms.Key, other.terms.Key, request.Part.Is)
 }
 
 // countOverAll gives the rules scope cluster, except those with a counter for each connection, because
@@ -157,12 +160,11 @@ func countOverAll(list []*policyRule) {
 // mayLease reports whether rules that share a counter may lease its units. Either all of these rules do, or none:
 //
 //   - A proxy that has a lease denies without an ask, and nobody counts that. So rules that count denials do not lease.
-//   - Units leased under one limit must not be spent under another one. So rules with different numbers do not lease.
+//   - Units leased under one limit must not be spent under another one. So rules with different overrides do not lease.
 func mayLease(sharing []*policyRule) bool {
 	first := sharing[0].terms
 	for _, r := range sharing {
-		isAlike := r.terms.Limit.Numbers == first.Limit.Numbers &&
-			slices.EqualFunc(r.terms.Overrides, first.Overrides, Override.same)
+		isAlike := slices.EqualFunc(r.terms.Overrides, first.Overrides, Override.same)
 		if r.terms.countsDenied() || !isAlike {
 			return false
 		}

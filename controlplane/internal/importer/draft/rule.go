@@ -14,7 +14,7 @@ import (
 
 // Terms are what a reader says of a rule.
 type Terms struct {
-	Name     string       // for users: rules that may count together have one
+	Name     string       // for users
 	At       source.Place // for notes about the rule
 	Limit    *Limit
 	Requests request.Selection
@@ -24,7 +24,7 @@ type Terms struct {
 	Cost        uint64 // 0 = 1
 	Capacity    uint64 // 0 = the default of policies
 	MissingKey  string
-	CountsBy    LimitID // the zero one = the place of the limit
+	CountsBy    LimitID // the zero one = the place of the limit: see shareCounters
 	Enforcement Enforcement
 }
 
@@ -33,10 +33,9 @@ type Terms struct {
 // denied request.
 func (t *Terms) countsDenied() bool { return t.Cost > 1 && t.Limit.IsWindowed() }
 
-// LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
+// LimitID says by which limit of the configuration a rule counts.
 type LimitID struct {
-	At source.Place
-	Numbers
+	At  source.Place
 	Key string // what else tells the counters of a limit apart
 }
 
@@ -52,8 +51,6 @@ type Enforcement struct {
 }
 
 // Rule is a rule in the making.
-//
-// Rules count together if their names are equal, and so are their limit, key, algorithm and time: see mayShareCounter.
 type Rule struct {
 	terms     Terms
 	exempt    []request.Match // as the policy has them
