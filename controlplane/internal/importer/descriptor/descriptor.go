@@ -17,7 +17,7 @@
 //	    findMixed                               leaves that a policy takes for each other: their rules are off
 //	    findOverrides                           leaves that need no rule, but an override of a wider leaf's
 //	    makeRule: placeAll                      each condition goes to the match, the key or both   makerule.go
-//	      overrideFor                           the requests of earlier leaves have another limit, or none
+//	      addOverride                           the requests of earlier leaves have another limit, or none
 //	      selectUnmatched                       overrides for what no match can say
 //	Levels.NoteUnreached                        notes the limits without requests, of all descriptors
 //

@@ -21,34 +21,30 @@ import (
 //	  key: [{header: x-user}]                 placeAll: any user fits, and each counts apart
 //	  limits: [10/minute]
 //	  overrides:
-//	  - {key: [alice], limits: [5/minute]}    overrideFor: alice is the leaf before it
-//
-// All are the leaves of the descriptor, in the order of the search.
-func (d *Descriptor) makeRule(l *leaf, all []*leaf, enforced draft.Enforcement) *draft.Rule {
+//	  - {key: [alice], limits: [5/minute]}    addOverride: alice is the leaf before it
+func (d *Descriptor) makeRule(l *leaf, p plan, enforced draft.Enforcement) *draft.Rule {
 	t := draft.Terms{
 		Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit, Requests: d.Requests, Cost: d.Cost,
 		Enforcement: enforced,
 	}
-	if l.mixed != nil {
+	if other := p.mixed[l]; other != nil {
 		t.Requests.TurnOff(request.WhyOff("Hosts are compared without their port and case here, so its requests " +
-			"cannot be told from those of " + l.mixed.level.Name() + "."))
+			"cannot be told from those of " + other.level.Name() + "."))
 	}
 	conditions := placeAll(l.conditions, &t.Requests)
-	addOverrides := func(list []draft.Override, why request.WhyOff) {
-		t.Overrides = append(t.Overrides, list...)
-		if why != "" {
-			t.Requests.TurnOff(why)
+	for _, before := range p.leaves[:slices.Index(p.leaves, l)] {
+		switch {
+		case before.apart(l): // it has none of the rule's requests
+		case p.inRuleOf[before] == l:
+			addOverride(&t, before, before.level.Limit, conditions)
+		default: // it has a rule of its own, or no limit
+			addOverride(&t, before, nil, conditions)
 		}
 	}
-	for _, before := range all[:slices.Index(all, l)] {
-		if !before.apart(l) { // else it has none of the rule's requests
-			addOverrides(overrideFor(before, l, conditions))
-		}
-	}
-	addOverrides(selectUnmatched(conditions, t.Limit))
-	for _, p := range conditions {
-		if p.inKey {
-			t.Key = append(t.Key, p.value.Part)
+	selectUnmatched(&t, conditions)
+	for _, c := range conditions {
+		if c.inKey {
+			t.Key = append(t.Key, c.value.Part)
 		}
 	}
 	return draft.NewRule(t)
@@ -102,34 +98,33 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 	return true
 }
 
-// overrideFor has an override for the requests of a leaf before that of the rule, or why there is none. They have the
-// leaf's limit if that is where it belongs, and are unlimited else: they have a rule of their own, or no limit. An
-// override tells them from others of the rule by the parts of the key. For a part that is not in the key:
+// addOverride adds an override of a rule for the requests of a leaf before that of the rule, or says why there is none.
+// Without a limit they are unlimited. An override tells them from others of the rule by the parts of the key. For a
+// part that is not in the key:
 //
 //	the rule's condition   the earlier leaf's   an override
 //	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func overrideFor(before, ofRule *leaf, conditions []placed) (list []draft.Override, why request.WhyOff) {
-	var o draft.Override
-	if before.inRuleOf == ofRule {
-		o.Limit = before.level.Limit
-	}
-	for i, p := range conditions {
+func addOverride(t *draft.Terms, before *leaf, limit *draft.Limit, conditions []placed) {
+	o := draft.Override{Limit: limit}
+	for i, c := range conditions {
 		earlier := before.conditions[i]
 		text, why := earlier.inOverride()
 		switch {
-		case !p.inKey && p.Within(earlier.Pattern): // it need not tell
-		case !p.inKey:
-			return nil, request.WhyOff(p.sharing() + ", apart from " + before.level.Name() + ". The import does not write " +
-				"such a rule: exempt those requests by hand.")
+		case !c.inKey && c.Within(earlier.Pattern): // it need not tell
+		case !c.inKey:
+			t.Requests.TurnOff(request.WhyOff(c.sharing() + ", apart from " + before.level.Name() + ". The import does not " +
+				"write such a rule: exempt those requests by hand."))
+			return
 		case why != "":
-			return nil, request.WhyOff("It should leave out the requests of "+before.level.Name()+". ") + why
+			t.Requests.TurnOff(request.WhyOff("It should leave out the requests of "+before.level.Name()+". ") + why)
+			return
 		default:
 			o.Patterns = append(o.Patterns, text)
 		}
 	}
-	return []draft.Override{o}, ""
+	t.Overrides = append(t.Overrides, o)
 }
 
 // sharing begins a sentence about values that have one counter.
@@ -145,24 +140,26 @@ func (c condition) sharing() string {
 //	overrides:
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
-func selectUnmatched(conditions []placed, limit *draft.Limit) (list []draft.Override, why request.WhyOff) {
+func selectUnmatched(t *draft.Terms, conditions []placed) {
 	if !slices.ContainsFunc(conditions, placed.isUnmatched) {
-		return nil, ""
+		return
 	}
 	var limited, others []string
-	for _, p := range conditions {
-		if !p.inKey {
+	for _, c := range conditions {
+		if !c.inKey {
 			continue
 		}
 		text := "*" // the match selects the value
-		if p.isUnmatched() {
-			text, why = p.inOverride()
-		}
-		if why != "" {
-			return nil, why
+		if c.isUnmatched() {
+			only, why := c.inOverride()
+			if why != "" {
+				t.Requests.TurnOff(why)
+				return
+			}
+			text = only
 		}
 		limited = append(limited, text)
 		others = append(others, "*")
 	}
-	return []draft.Override{{Patterns: limited, Limit: limit}, {Patterns: others}}, ""
+	t.Overrides = append(t.Overrides, draft.Override{Patterns: limited, Limit: t.Limit}, draft.Override{Patterns: others})
 }

@@ -8,6 +8,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
+// plan says what becomes of the leaves of a descriptor that have a limit.
+type plan struct {
+	leaves   []*leaf         // all, in the order of the search
+	mixed    map[*leaf]*leaf // of a leaf another one that a policy takes for it: its rule is off
+	inRuleOf map[*leaf]*leaf // of a leaf a wider one behind it, of whose rule it becomes an override; else it has a rule
+}
+
 // rulesOfLeaves makes the rules of leaves that are reachable. They come in the order of the limiter's search, and a
 // request belongs to the first whose conditions it meets. Each leaf with a limit becomes a rule, or an override of the
 // rule of a later leaf. In each rule the requests of the leaves before its own are unlimited, or have that override.
@@ -21,12 +28,12 @@ import (
 func (d *Descriptor) rulesOfLeaves(
 	to *draft.Findings, leaves []*leaf, enforced draft.Enforcement,
 ) (list []*draft.Rule) {
-	findMixed(leaves)
-	findOverrides(leaves)
+	mixed := findMixed(leaves)
+	p := plan{leaves, mixed, findOverrides(leaves, mixed)}
 	byFile := func(a, b *leaf) int { return cmp.Compare(a.level.Order, b.level.Order) }
 	for _, l := range slices.SortedStableFunc(slices.Values(leaves), byFile) {
-		if l.level.Limit != nil && l.inRuleOf == nil {
-			list = append(list, d.makeRule(l, leaves, enforced))
+		if l.level.Limit != nil && p.inRuleOf[l] == nil {
+			list = append(list, d.makeRule(l, p, enforced))
 		}
 	}
 	if len(list) == 0 { // else its rules say why they are off
@@ -40,20 +47,22 @@ func (d *Descriptor) rulesOfLeaves(
 // findMixed finds the leaves whose requests a policy takes for those of another leaf. They get rules of their own,
 // which are off. An example are the leaves of the hosts a.example:80 and a.example:8080, if other conditions do not
 // tell them apart.
-func findMixed(leaves []*leaf) {
+func findMixed(leaves []*leaf) (mixed map[*leaf]*leaf) {
 	isOfHost := func(c condition) bool { return c.value.Part.Kind == request.KindHost }
 	isPossible := func(l *leaf) bool { return slices.ContainsFunc(l.conditions, isOfHost) }
 	if !slices.ContainsFunc(leaves, isPossible) { // each is compared with each other
-		return
+		return nil
 	}
+	mixed = map[*leaf]*leaf{}
 	for i, l := range leaves {
 		for _, before := range leaves[:i] {
 			if l.isMixedWith(before) {
-				l.mixed = before
-				before.mixed = l
+				mixed[l] = before
+				mixed[before] = l
 			}
 		}
 	}
+	return mixed
 }
 
 // isMixedWith reports whether no request meets the conditions of both leaves, and a policy, which compares less of
@@ -70,21 +79,23 @@ func (l *leaf) isMixedWith(other *leaf) bool {
 	return true
 }
 
-// findOverrides makes leaves overrides of the rules of wider ones, but none that is mixed. The last leaf that can have
-// an override gets it, as it is the widest. In the example of rulesOfLeaves, alice becomes an override of the rule for
-// any user.
-func findOverrides(leaves []*leaf) {
+// findOverrides finds the leaves that become overrides of the rules of wider ones, but none that is mixed. The last
+// leaf that can have an override gets it, as it is the widest. In the example of rulesOfLeaves, alice becomes an
+// override of the rule for any user.
+func findOverrides(leaves []*leaf, mixed map[*leaf]*leaf) (inRuleOf map[*leaf]*leaf) {
+	inRuleOf = map[*leaf]*leaf{}
 	var wide []*leaf // those with a rule that may have overrides, the last first
 	for _, l := range slices.Backward(leaves) {
-		if l.level.Limit == nil || l.mixed != nil {
+		if l.level.Limit == nil || mixed[l] != nil {
 			continue
 		}
 		if i := slices.IndexFunc(wide, l.canOverride); i >= 0 {
-			l.inRuleOf = wide[i]
+			inRuleOf[l] = wide[i]
 		} else if !l.isOneText() {
 			wide = append(wide, l)
 		}
 	}
+	return inRuleOf
 }
 
 // isOneText reports whether each value must be one text: then no other leaf is within this one.

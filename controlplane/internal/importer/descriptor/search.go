@@ -18,10 +18,6 @@ import (
 type leaf struct {
 	level      *Level // one without a limit for the requests of no level of the configuration
 	conditions []condition
-
-	// What findMixed and findOverrides find of one with a limit:
-	mixed    *leaf // one that a policy takes for it, so its rule is off; nil = there is none
-	inRuleOf *leaf // a wider one behind it, of whose rule it becomes an override; nil = it has a rule of its own
 }
 
 // condition is a value of the request and the pair that it fits.
