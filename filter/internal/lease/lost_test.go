@@ -275,3 +275,38 @@ func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
 	require.Equal(t, []quota.Return{{Grant: 1, Units: 1}}, w.returned())
 	require.Equal(t, []quota.Return{{Grant: 1, Units: 2}}, other.returned())
 }
+
+// Units that a refund puts back may be of another worker's grant. At its end these go back by that worker, who has got
+// them, even if the one that has refunded them looks first: it could only lose them.
+func TestARefundLeavesUnitsOfAnotherWorkersGrantToIt(t *testing.T) {
+	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["100/1h"],"cost":{"header":"v"}},` +
+		`{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
+	w, _ := pair(t, rules)
+	other, third := newWorker(t, w.proxy, rules, 2), newWorker(t, w.proxy, rules, 3)
+	passesLast := func(v string) {
+		w.proxy.Headers = map[string][]string{"v": {v}}
+		require.True(t, third.engine.Decide().Allowed)
+	}
+	passesLast("other") // makes the table
+	w.request("a")
+	other.request("a")
+	w.grant(2, 800*ms, true) // of which the request keeps 1
+	w.goOn()
+	other.grant(3, 900*ms, true)
+	other.goOn()
+	w.proxy.After = func(string) { // the next request has taken of the lease
+		w.proxy.After = nil
+		passesLast("3")
+	}
+	id := w.request("a 3")
+	require.Contains(t, w.verdicts, id)
+	require.False(t, w.verdicts[id])
+	w.proxy.Clock += second
+	said := quota.Results{Proxies: 1} // keeps the service from being silent
+	w.receive(said.Append(nil))
+	w.tick()
+	other.tick()
+	require.Equal(t, []quota.Return{{Grant: 1, Units: 1}}, w.returned())
+	require.Equal(t, []quota.Return{{Grant: 1, Units: 2}}, other.returned())
+	require.Zero(t, w.lost())
+}
