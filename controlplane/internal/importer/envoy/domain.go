@@ -104,7 +104,7 @@ func (r *reader) readDomainFilter(f domainFilter) *draft.Enforcement {
 }
 
 // senderFor is the filter as it sends for the routes of hosts, by what its configuration for each of them says. It does
-// not work for a route whose configuration is for another domain.
+// not work for a route whose configuration is for another domain. Of a route that answers by itself it reads nothing.
 func (r *reader) senderFor(f domainFilter, hosts []*virtualHost) sender {
 	s := sender{f.rateLimits, f.message.GetStage(), map[*hostRoute]routeSettings{}}
 	for _, route := range routesOf(hosts) {

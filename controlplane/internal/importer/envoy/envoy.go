@@ -20,9 +20,9 @@
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  filtersOf, virtualHosts                         its filters and routes, as above
-//	  localConfigs: configFor                         those of the filters, and of routes for them (extent.go)
+//	  localConfigs: configFor                         those of the filters, and of routes for them (localconfig.go)
 //	  addConfig                                       the rules of each of these:
-//	    extents                                       for which requests it holds
+//	    extents                                       where it holds: for which requests (exempt.go)
 //	    readLimits: readLevels, readBucket            its limits, and how the filter enforces them
 //	    descriptorsIn                                 what it sends: guess, or sendingsOf and descriptorsOf, as above
 //	    descriptor.Levels.Rules, bucketRule
