@@ -79,28 +79,33 @@ func (p Pattern) ofPath() (path Pattern, use queryUse) {
 //	/a[/?].*                    none              asksForQuery
 func ofPathExpression(text string) (path Pattern, use queryUse) {
 	text, _ = cutBegin(text)
-	if hasBranches(text) { // so the end is that of the last branch alone
-		use = meetsQuery
+	path, begin, takesAny := cutQuery(text)
+	use = queryIn(begin)
+	if !takesAny || hasBranches(text) { // with branches the end is that of the last one alone
+		use = max(use, meetsQuery)
 	}
+	return path, use
+}
+
+// cutQuery is the path that an expression of :path has before any query, and the expression's begin. It takesAny if its
+// end takes any query.
+func cutQuery(text string) (path Pattern, begin string, takesAny bool) {
 	// Envoy Gateway writes a prefix like this.
 	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow {
 		path = Expression(begin + "(/.*)?")
 		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
 			path = OrBelow(string(re.Rune), false)
 		}
-		return path, max(use, queryIn(begin))
+		return path, begin, true
 	}
 	text, _ = cutEnd(text)
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
 		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
-			return Expression(begin), max(use, queryIn(begin))
+			return Expression(begin), begin, true
 		}
 	}
-	begin, takesRest := cutOperator(text, ".*")
-	if !takesRest {
-		use = meetsQuery
-	}
-	return Expression(text), max(use, queryIn(begin))
+	begin, takesAny = cutOperator(text, ".*")
+	return Expression(text), begin, takesAny
 }
 
 // isPlainText reports whether an expression matches one text alone, in one case.
