@@ -13,8 +13,8 @@ import (
 // is made.
 type Match map[partID][]Pattern
 
-// isMatched reports whether a match can ask the part for a pattern that translate has made.
-func (p Part) isMatched(v Pattern) bool {
+// takes reports whether a match may have a pattern of the part. It is one that translate has made.
+func (p Part) takes(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:
 		return v != Pattern{}

@@ -227,7 +227,7 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 	} {
 		id := tc.of.id()
 		p, q := patternOf(tc.p), patternOf(tc.q)
-		require.True(t, tc.of.isMatched(p) && tc.of.isMatched(q), "%v", tc)
+		require.True(t, tc.of.takes(p) && tc.of.takes(q), "%v", tc)
 		require.Equal(t, tc.within, id.within(p, q), "%v", tc)
 		require.Equal(t, tc.apart, id.apart(p, q), "%v", tc)
 		require.Equal(t, tc.apart, id.apart(q, p), "%v", tc)

@@ -5,8 +5,9 @@
 //	           query, where the policy compares the path alone (path.go)
 //	pattern    which values fit: the text /login, what begins with /a,    pattern.go
 //	           or an expression (regex.go)
-//	match      for some parts, the patterns of which one must fit:        match.go
-//	           of hosts and addresses, their names (name.go)
+//	match      for some parts, the patterns of which one must fit;        match.go
+//	           hosts and addresses are compared by what they name
+//	           (name.go)
 //	selection  a match and what is exempt from it, or why a policy        selection.go
 //	           cannot say for which requests something holds
 //
@@ -15,7 +16,7 @@
 //	Selection.Require(Host.Value(), Exact("a.example:80"))
 //	  Value.Fitting          what has the condition alone, or why no match says it
 //	    Value.translate      Exact("a.example"), and a comment: without its port
-//	    Part.isMatched       a match can ask for it
+//	    Part.takes           a match may have that
 //	  Selection.NarrowTo     joins it with the selection
 //
 // There is no other way into one: ExemptFitting and ToHosts go by Fitting too.

@@ -91,7 +91,7 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		s.AddAll(said)
 		switch {
 		case said.IsOff():
-		case !v.Part.isMatched(inPolicy), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
+		case !v.Part.takes(inPolicy), p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.TurnOff(v.Part.noCondition())
 		default:
 			list = appendNew(list, inPolicy)
