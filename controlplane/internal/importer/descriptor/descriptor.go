@@ -245,7 +245,7 @@ func withLimit(leaves []*leaf) (list []*leaf) {
 // reachable returns the leaves that some request may end in. A request ends in the first leaf whose conditions it
 // meets.
 func reachable(leaves []*leaf) (list []*leaf) {
-	isNever := func(c condition) bool { return c.value.IsNever(c.Pattern) }
+	isNever := func(c condition) bool { return c.value.IsNever(c.fits) }
 	for _, l := range leaves {
 		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.within) {
 			list = append(list, l)

@@ -71,9 +71,9 @@ func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
 func placeAll(list []condition, requests *request.Selection) (all []placed) {
 	for _, c := range list {
 		p := placed{condition: c, inMatch: c.addTo(requests)}
-		isOneText := c.Kind() == request.Exactly // which needs no counter of its own
-		p.inKey = !c.Shared && (!isOneText || !p.inMatch)
-		if c.Shared && !p.inMatch {
+		isOneText := c.fits.Kind() == request.Exactly // which needs no counter of its own
+		p.inKey = !c.shared && (!isOneText || !p.inMatch)
+		if c.shared && !p.inMatch {
 			requests.TurnOff(request.WhyOff(c.sharing() + ", and no match can select them."))
 		}
 		all = append(all, p)
@@ -84,7 +84,7 @@ func placeAll(list []condition, requests *request.Selection) (all []placed) {
 // addTo adds the condition to the match of some requests. It is not ok, and adds nothing, if no match can ask for the
 // condition, or if theirs asks for other values of the part. It adds no comment, as AsOverride has none.
 func (c condition) addTo(requests *request.Selection) (ok bool) {
-	fitting := c.value.Fitting(c.Pattern)
+	fitting := c.value.Fitting(c.fits)
 	asked := fitting.Of(c.value.Part)
 	has := requests.Of(c.value.Part)
 	switch {
@@ -112,7 +112,7 @@ func addOverride(t *draft.Terms, before *leaf, limit *draft.Limit, conditions []
 		earlier := before.conditions[i]
 		text, why := earlier.inOverride()
 		switch {
-		case !c.inKey && c.Within(earlier.Pattern): // it need not tell
+		case !c.inKey && c.fits.Within(earlier.fits): // it need not tell
 		case !c.inKey:
 			t.Requests.TurnOff(request.WhyOff(c.sharing() + ", apart from " + before.level.Name() + ". The import does not " +
 				"write such a rule: exempt those requests by hand."))
@@ -129,7 +129,7 @@ func addOverride(t *draft.Terms, before *leaf, limit *draft.Limit, conditions []
 
 // sharing begins a sentence about values that have one counter.
 func (c condition) sharing() string {
-	return "The values of " + c.value.Part.String() + " that fit " + c.Text() + " share one counter there"
+	return "The values of " + c.value.Part.String() + " that fit " + c.fits.Text() + " share one counter there"
 }
 
 // selectUnmatched selects the values that are in the key alone, if there are any, or says why no override can. One

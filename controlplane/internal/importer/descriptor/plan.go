@@ -72,7 +72,7 @@ func (l *leaf) isMixedWith(other *leaf) bool {
 		return false
 	}
 	for i, c := range l.conditions {
-		if c.value.Compared(c.Pattern).Apart(c.value.Compared(other.conditions[i].Pattern)) {
+		if c.value.Compared(c.fits).Apart(c.value.Compared(other.conditions[i].fits)) {
 			return false
 		}
 	}
@@ -100,7 +100,7 @@ func findOverrides(leaves []*leaf, mixed map[*leaf]*leaf) (inRuleOf map[*leaf]*l
 
 // isOneText reports whether each value must be one text: then no other leaf is within this one.
 func (l *leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.Kind() != request.Exactly })
+	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.fits.Kind() != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -108,7 +108,7 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	needsRule := func(c condition) bool {
 		_, why := c.inOverride()
-		return why != "" || c.Shared
+		return why != "" || c.shared
 	}
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool { return l.level.Limit.AreNone() && !slices.ContainsFunc(l.conditions, needsRule) }
@@ -118,12 +118,12 @@ func (l *leaf) canOverride(other *leaf) bool {
 // inOverride is the condition as an override has it, or why none has it. Only a path or a host can be the reason: no
 // request has an address that no override can say, so reachable takes such a leaf out before.
 func (c condition) inOverride() (text string, why request.WhyOff) {
-	text, ok := c.value.AsOverride(c.Pattern)
+	text, ok := c.value.AsOverride(c.fits)
 	switch {
 	case ok:
 		return text, ""
 	case c.value.Part.Kind == request.KindHost:
-		return "", request.WhyOff("Hosts are compared without their port, and cannot say " + c.Text() + ".")
+		return "", request.WhyOff("Hosts are compared without their port, and cannot say " + c.fits.Text() + ".")
 	}
-	return "", request.WhyOff("Paths are compared without the query, and cannot say " + c.Text() + ".")
+	return "", request.WhyOff("Paths are compared without the query, and cannot say " + c.fits.Text() + ".")
 }

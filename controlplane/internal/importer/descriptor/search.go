@@ -20,10 +20,11 @@ type leaf struct {
 	conditions []condition
 }
 
-// condition is a value of the request and the pair that it fits.
+// condition is a value of the request, and the pattern that it fits.
 type condition struct {
-	value request.Value
-	Pair
+	value  request.Value
+	fits   request.Pattern
+	shared bool // all the values that fit count together
 }
 
 // within reports whether every request that meets the conditions of the leaf meets those of another one of the
@@ -33,7 +34,7 @@ type condition struct {
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (l *leaf) within(other *leaf) bool {
 	for i, c := range l.conditions {
-		if !c.Within(other.conditions[i].Pattern) {
+		if !c.fits.Within(other.conditions[i].fits) {
 			return false
 		}
 	}
@@ -44,7 +45,7 @@ func (l *leaf) within(other *leaf) bool {
 // say false where it is so.
 func (l *leaf) apart(other *leaf) bool {
 	for i, c := range l.conditions {
-		if c.Apart(other.conditions[i].Pattern) {
+		if c.fits.Apart(other.conditions[i].fits) {
 			return true
 		}
 	}
@@ -162,7 +163,7 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, ok bool) {
 			return nil, false
 		}
 		if e.kind == fromRequest {
-			end.conditions = append(end.conditions, condition{e.value, has})
+			end.conditions = append(end.conditions, condition{e.value, has.Pattern, has.Shared})
 		}
 	}
 	return end, true

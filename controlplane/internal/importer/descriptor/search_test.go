@@ -33,8 +33,8 @@ func shown(leaves []*leaf) (list []string) {
 	for _, l := range leaves {
 		var texts []string
 		for _, v := range l.conditions {
-			text := v.Text()
-			if v.Kind() == request.AnyValue {
+			text := v.fits.Text()
+			if v.fits.Kind() == request.AnyValue {
 				text = "*"
 			}
 			texts = append(texts, text)
