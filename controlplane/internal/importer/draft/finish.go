@@ -206,23 +206,23 @@ func (d *Draft) asYAML(rules []*policyRule) []byte {
 
 // ruleText has the fields of a rule as the policy has them, in its order; empty ones are left out.
 type ruleText struct {
-	Name           string          `yaml:"name"`
-	Counter        string          `yaml:"counter,omitempty"`
-	Scope          string          `yaml:"scope,omitempty"`
-	Lease          string          `yaml:"lease,omitempty"`
-	Match          request.Match   `yaml:"match,omitempty"`
-	Exempt         []request.Match `yaml:"exempt,omitempty"`
-	Key            []request.Part  `yaml:"key,omitempty,flow"`
-	Algorithm      string          `yaml:"algorithm,omitempty"`
-	Limits         []any           `yaml:"limits,flow"`
-	Overrides      []Override      `yaml:"overrides,omitempty"`
-	Cost           uint64          `yaml:"cost,omitempty"`
-	Capacity       uint64          `yaml:"capacity,omitempty"`
-	MissingKey     string          `yaml:"missing_key,omitempty"`
-	CountDenied    bool            `yaml:"count_denied,omitempty"`
-	Mode           policy.Mode     `yaml:"mode,omitempty"`
-	EnforcePercent uint64          `yaml:"enforce_percent,omitempty"`
-	Response       *Response       `yaml:"response,omitempty,flow"`
+	Name           string            `yaml:"name"`
+	Counter        string            `yaml:"counter,omitempty"`
+	Scope          string            `yaml:"scope,omitempty"`
+	Lease          string            `yaml:"lease,omitempty"`
+	Match          request.Match     `yaml:"match,omitempty"`
+	Exempt         []request.Match   `yaml:"exempt,omitempty"`
+	Key            []request.Part    `yaml:"key,omitempty,flow"`
+	Algorithm      algorithm         `yaml:"algorithm,omitempty"`
+	Limits         []any             `yaml:"limits,flow"`
+	Overrides      []Override        `yaml:"overrides,omitempty"`
+	Cost           uint64            `yaml:"cost,omitempty"`
+	Capacity       uint64            `yaml:"capacity,omitempty"`
+	MissingKey     policy.MissingKey `yaml:"missing_key,omitempty"`
+	CountDenied    bool              `yaml:"count_denied,omitempty"`
+	Mode           policy.Mode       `yaml:"mode,omitempty"`
+	EnforcePercent uint64            `yaml:"enforce_percent,omitempty"`
+	Response       *Response         `yaml:"response,omitempty,flow"`
 }
 
 // asYAML is the rule with all its fields, below its comments.
@@ -232,7 +232,7 @@ func (r *policyRule) asYAML() *yaml.Node {
 	text := ruleText{
 		Name: r.name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
 		Match: match, Exempt: r.exempt, Key: t.Key,
-		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: t.Overrides,
+		Algorithm: t.Limit.algorithm, Limits: t.Limit.asLimits(), Overrides: t.Overrides,
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.countsDenied(),
 		Mode: r.mode(), EnforcePercent: r.percent, Response: t.Enforcement.Response,
 	}

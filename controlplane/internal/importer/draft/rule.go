@@ -21,17 +21,17 @@ type Terms struct {
 
 	Key         []request.Part
 	Overrides   []Override
-	Cost        uint64 // 0 = 1
-	Capacity    uint64 // 0 = the default of policies
-	MissingKey  string
-	CountsBy    LimitID // the zero one = the place of the limit: see shareCounters
+	Cost        uint64            // 0 = 1
+	Capacity    uint64            // 0 = the default of policies
+	MissingKey  policy.MissingKey // the zero one = the default of policies
+	CountsBy    LimitID           // the zero one = the place of the limit: see shareCounters
 	Enforcement Enforcement
 }
 
 // countsDenied reports whether denied requests count. Envoy's limiters with windows count a request before they
 // compare. At cost 1 that makes no difference: the window is full already. Those with token buckets take nothing for a
 // denied request.
-func (t *Terms) countsDenied() bool { return t.Cost > 1 && t.Limit.IsWindowed() }
+func (t *Terms) countsDenied() bool { return t.Cost > 1 && t.Limit.isWindowed() }
 
 // LimitID says by which limit of the configuration a rule counts.
 type LimitID struct {
@@ -217,16 +217,19 @@ type Limit struct {
 
 // Numbers are what a limit allows. Windowed, TokenBucket and Concurrency make them.
 type Numbers struct {
-	Algorithm string // as the policy names it; empty = windows
+	algorithm algorithm
 	Requests  uint64
 	Per       string
 	Burst     uint64
 }
 
-// The algorithms that a policy must name.
+// algorithm is how a limit counts, as a policy names it.
+type algorithm string
+
 const (
-	tokenBucket = "token_bucket"
-	concurrency = "concurrency"
+	windows     algorithm = "" // the default of policies
+	tokenBucket algorithm = "token_bucket"
+	concurrency algorithm = "concurrency"
 )
 
 // Windowed counts requests in windows of time: 5 per minute.
@@ -234,23 +237,23 @@ func Windowed(requests uint64, per string) Numbers { return Numbers{Requests: re
 
 // TokenBucket has at most burst tokens, and gets new ones at a rate: 5 per 1m.
 func TokenBucket(requests uint64, per string, burst uint64) Numbers {
-	return Numbers{Algorithm: tokenBucket, Requests: requests, Per: per, Burst: burst}
+	return Numbers{algorithm: tokenBucket, Requests: requests, Per: per, Burst: burst}
 }
 
 // Concurrency is how many requests may run at once.
 func Concurrency(requests uint64) Numbers {
-	return Numbers{Algorithm: concurrency, Requests: requests}
+	return Numbers{algorithm: concurrency, Requests: requests}
 }
 
-// IsWindowed reports whether requests are counted in windows of time.
-func (n Numbers) IsWindowed() bool { return n.Algorithm == "" }
+// isWindowed reports whether requests are counted in windows of time.
+func (n Numbers) isWindowed() bool { return n.algorithm == windows }
 
 // asLimits are the numbers as a rule's limits.
 func (n Numbers) asLimits() []any {
 	switch {
-	case n.IsWindowed():
+	case n.isWindowed():
 		return []any{strconv.FormatUint(n.Requests, 10) + "/" + n.Per}
-	case n.Algorithm == concurrency:
+	case n.algorithm == concurrency:
 		return []any{n.Requests}
 	case n.Burst == n.Requests:
 		return []any{limitText{n.Requests, n.Per, nil}}
@@ -266,7 +269,7 @@ type limitText struct {
 
 // IsOfClass reports whether one rule can have both limits: they have one window and mode.
 func (l *Limit) IsOfClass(other *Limit) bool {
-	return l.Algorithm == other.Algorithm && l.Per == other.Per && l.Shadow == other.Shadow
+	return l.algorithm == other.algorithm && l.Per == other.Per && l.Shadow == other.Shadow
 }
 
 // Override gives keys other numbers; without a limit they are unlimited.

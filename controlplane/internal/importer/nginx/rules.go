@@ -214,7 +214,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 		t.Enforcement.Response = &draft.Response{Status: uint32(p.limits.status)}
 	}
 	if countsWithMissing(f) {
-		t.MissingKey = string(policy.MissingShare)
+		t.MissingKey = policy.MissingShare
 		if isEmptyWithout(f) {
 			t.Requests.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
