@@ -145,13 +145,15 @@ func translateAddress(p Pattern) (inPolicy Pattern, said Remarks) {
 func (v Value) isNoAddress(text string) bool {
 	address, _, hasLength := strings.Cut(text, "/")
 	ip, _ := netip.ParseAddr(address)
+	// A limiter writes ::1.2.3.4 so, and String does not.
+	isNotShort := ip.String() != address && !strings.Contains(address, ".")
 	network, ok := NetworkOf(text)
 	bits := v.Part.V6
 	if network.Addr().Is4() {
 		bits = v.Part.V4
 	}
 	switch {
-	case !ok, ip.String() != address, hasLength && ip != network.Addr():
+	case !ok, isNotShort, hasLength && ip != network.Addr():
 		return true
 	case v.as == asNetwork:
 		return false
