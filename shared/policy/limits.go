@@ -34,21 +34,6 @@ func (r *Rule) LimitNamed(text string) int {
 	return -1
 }
 
-// Raises reports whether the override allows more than its rule in some window. If
-// requests say the rule's limit, they may say 0, so any override is larger.
-func (o *Override) Raises(r *Rule) bool {
-	for i := range o.Limits {
-		w, of := &o.Limits[i].Window, r.Limits[i].Window
-		if r.Limits[i].Requested != nil {
-			of.Limit = 0
-		}
-		if w.Unlimited || w.Limit > of.Limit || w.Burst > of.Burst {
-			return true
-		}
-	}
-	return o.Unlimited
-}
-
 // Bound is the limit of a request that says n.
 func (f *RequestedLimit) Bound(n uint32) Requested {
 	if n > f.Max {

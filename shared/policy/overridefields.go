@@ -26,6 +26,22 @@ func (r *Rule) OverrideNames() (names []string) {
 	return names
 }
 
+// Raises reports whether the override lets more through than its rule. Such an override does not hold
+// for a key that is in doubt, and a warning names it if clients can choose it. If requests say the
+// rule's limit, they may say 0, so any override is larger.
+func (o *Override) Raises(r *Rule) bool {
+	for i := range o.Limits {
+		w, of := &o.Limits[i].Window, r.Limits[i].Window
+		if r.Limits[i].Requested != nil {
+			of.Limit = 0
+		}
+		if w.Unlimited || w.Limit > of.Limit || w.Burst > of.Burst {
+			return true
+		}
+	}
+	return o.Unlimited
+}
+
 // overrideObject is one item of "overrides".
 var overrideObject = newObject("override", []field[Override]{
 	{"name", nameShape, "", func(r *reader, v value, o *Override) { o.Name = r.name(v) }},
