@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/testfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -62,13 +63,16 @@ func TestTestsSchemaAcceptsValidTests(t *testing.T) {
 	}
 }
 
-// A choice that values.go does not know would accept everything, and have no type in the reference.
+// A choice that values.go does not know would accept everything, and have no type in the reference. One
+// that message/shape.go does not know would have no example in a message.
 func TestEachChoiceHasForms(t *testing.T) {
 	objects, _ := testfile.Schema()
-	for _, o := range objects {
+	for _, o := range append(objects, policy.Schema()...) {
 		for _, f := range o.Fields {
 			if f.Shape.Form == policy.FormChoice {
-				require.NotEmpty(t, typeOf(f.Shape).AnyOf, o.Name+"."+f.Name)
+				at := o.Name + "." + f.Name
+				require.NotEmpty(t, typeOf(f.Shape).AnyOf, "%s: values.go of policydoc", at)
+				require.NotEmpty(t, message.Shape(f.Shape), "%s: shape.go of policyfile/message", at)
 			}
 		}
 	}
