@@ -2,7 +2,7 @@
 // to the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
 // decide only has each Subject carry it, and reads what the last check has found.
 //
-// Its invariant: Begin empties it, so no request gets what another was granted.
+// Its invariant: Begin and BeginCheck empty all that a later call reads, so no request gets what another was granted.
 package cluster
 
 import (
@@ -24,7 +24,7 @@ import (
 type Carried struct {
 	ofRequest
 	ofCheck
-	Taken leased.Spent // of the Lease, by the last Source.Take; Refund puts it back, and nobody else reads it
+	Taken leased.Taken // of the Lease, by the last Source.Take; Refund puts it back, and nobody else reads it
 
 	// Memory:
 	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read

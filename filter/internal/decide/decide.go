@@ -11,7 +11,7 @@
 //	                      is allowed in the end, and takes units of a lease instead
 //
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
-// has what a check finds (Quota), and no message.
+// has what a check finds (package cluster), and no message.
 //
 // Use: v.Begin(). For each rule that matches: read the key into v.Next(), and v.Add(rule, reading). Then v.Decide(now).
 //
@@ -49,7 +49,7 @@
 //
 // Read in this order: Decide here, Verdict (verdict.go), Source (source.go), Found (outcome.go), Subject and its
 // part in each phase (subject.go), what is kept of a denial (denied.go). Then, each by itself: what is told of a key
-// (view.go), what the quota service has said of it (quota.go), Rule (rule.go).
+// (view.go), Rule (rule.go).
 package decide
 
 import (

@@ -30,7 +30,8 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	h := newHandout(p, grant, trip, p.endReport(grant, trip.CameNs))
+	isValid := p.endReport(grant, trip.CameNs)
+	h := newHandout(p, grant, trip, isValid)
 	for _, v := range verdicts {
 		for _, s := range v.Subjects {
 			if s.Cluster.AskedFor == p.Definition { // each rule has definitions of its own

@@ -54,7 +54,8 @@
 //	silence.go                   takes units of this proxy's share, and tells the service of them later
 //	refill.go       refill       when units are asked for ahead of need, and how many
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
-//	ask.go          Part         what is asked for a request, and how its limits are defined to the service
+//	ask.go          Part         what is asked for a request
+//	definitions.go  definitions  how limits are defined to the service
 //	handout.go      HandOut      what the service grants, or denies: requests that have waited get it, and the key's
 //	                             lease or account keeps the rest
 //	returns.go      Returns      what goes back, at once or when it is idle

@@ -69,19 +69,19 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 	return units
 }
 
-// Spent are units of each grant, as Spend has taken them. Put puts them back.
-type Spent [MaxGrants]GrantLeft
+// Taken are units of each grant, as Spend has taken them. Put puts them back.
+type Taken [MaxGrants]GrantLeft
 
 // Spend spends units, first those of the grant that ends first. At least so many must be left.
-func (l *Lease) Spend(nowNs int64, units uint32) (spent Spent) {
+func (l *Lease) Spend(nowNs int64, units uint32) (taken Taken) {
 	for i := 0; units > 0; i++ {
 		first := l.endsFirst(nowNs)
 		n := min(units, first.Units)
-		spent[i] = GrantLeft{first.GrantID, n}
+		taken[i] = GrantLeft{first.GrantID, n}
 		first.Units -= n
 		units -= n
 	}
-	return spent
+	return taken
 }
 
 // endsFirst returns the grant with units that ends first.

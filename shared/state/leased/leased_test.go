@@ -38,8 +38,8 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 	}
 	require.EqualValues(t, 15, l.Left(9))
 	require.EqualValues(t, 10, l.Left(10))
-	require.Equal(t, Spent{{GrantID: GrantID{2, 1, 20}, Units: 3}}, l.Spend(10, 3))
-	require.Equal(t, Spent{
+	require.Equal(t, Taken{{GrantID: GrantID{2, 1, 20}, Units: 3}}, l.Spend(10, 3))
+	require.Equal(t, Taken{
 		{GrantID: GrantID{2, 1, 20}, Units: 2}, {GrantID: GrantID{0, 1, 30}, Units: 1},
 	}, l.Spend(10, 3), "the others end later")
 	require.Equal(t, uint32(4), l.Left(10))

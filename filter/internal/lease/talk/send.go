@@ -74,9 +74,11 @@ func (c *Client) roomForReports() int {
 	reports, others := 0, 0
 	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent} {
 		for _, a := range list {
-			if a.isReport() {
+			switch {
+			case a.state == late: // its reports have ended, and are made again
+			case a.isReport():
 				reports++
-			} else {
+			default:
 				others++
 			}
 		}

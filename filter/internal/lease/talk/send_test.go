@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -61,4 +62,20 @@ func TestAnAskThatBringsADefinitionTooManyHasRoomForAllOfItsOwn(t *testing.T) {
 	require.Empty(t, c.asks.queue)
 	require.Len(t, c.outMessage.Definitions, quota.MaxParts)
 	require.LessOrEqual(t, len(c.outMessage.Append(nil)), quota.MaxMessageBytes)
+}
+
+// Reports that are late leave the room to others: a key whose store does not answer delays no report of another one.
+func TestLateReportsTakeNoRoom(t *testing.T) {
+	c := Client{asks: newAskList()}
+	windows := []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 1}}
+	book := account.NewBook()
+	for i := range mostAsks {
+		d := &quota.Definition{ID: uint32(i), Windows: windows}
+		c.asks.askForNobody([]lease.Part{lease.ReportPart(book.Open(d, [16]byte{byte(i), byte(i >> 8)}, 0))})
+	}
+	require.Zero(t, c.roomForReports())
+	c.asks.fly(slices.Clone(c.asks.queue))
+	require.Zero(t, c.roomForReports())
+	c.asks.makeLate(100, 100)
+	require.Equal(t, mostAsks, c.roomForReports())
 }
