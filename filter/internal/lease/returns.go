@@ -2,6 +2,7 @@ package lease
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -110,6 +111,16 @@ func (rets *Returns) watch(at *leaseAt, grant leased.GrantID, now int64) {
 	visitNs := min(now+at.source.idleNs, grant.EndNs, rets.latestVisitNs(now))
 	rets.watched = append(rets.watched, watchedGrant{*at, grant, visitNs})
 	rets.noteVisit(&rets.watched[len(rets.watched)-1])
+}
+
+// watchAgain is watch for a grant whose units a refund has put back into the lease: a visit between taking and
+// refunding them may have found nothing of it left. It leaves a grant of another worker to it, because this one could
+// only lose its units.
+func (rets *Returns) watchAgain(at *leaseAt, grant leased.GrantID, now int64) {
+	isWatched := func(wg watchedGrant) bool { return wg.grant == grant }
+	if rets.canGoBack(grant) && !slices.ContainsFunc(rets.watched, isWatched) {
+		rets.watch(at, grant, now)
+	}
 }
 
 // noteVisit has nextVisitNs and shortestIdleNs count a grant that is on the list.

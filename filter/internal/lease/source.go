@@ -179,9 +179,9 @@ func (src *Source) refundLease(s *decide.Subject) bool {
 	if written == nil {
 		return false
 	}
-	for _, taken := range c.Taken { // a visit may have found nothing of them left meanwhile
-		if taken.Units > 0 && src.worker.Returns.canGoBack(taken.GrantID) { // a visit by another worker would lose them
-			src.worker.Returns.watch(&at, taken.GrantID, c.MonotonicNs)
+	for _, taken := range c.Taken {
+		if taken.Units > 0 {
+			src.worker.Returns.watchAgain(&at, taken.GrantID, c.MonotonicNs)
 		}
 	}
 	return true
