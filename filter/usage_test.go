@@ -387,7 +387,7 @@ func TestALookIsOneMessage(t *testing.T) {
 		for _, a := range m.Asks {
 			for _, p := range a.Parts {
 				require.True(t, p.Inspect)
-				require.Zero(t, p.Cost+p.Waiting+p.Ahead+p.Spent)
+				require.Zero(t, p.Cost+p.Waiting+p.Ahead+p.Uncharged)
 			}
 		}
 	}

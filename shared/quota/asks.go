@@ -94,9 +94,9 @@ func decodeAsk(a *Ask, b []byte) error {
 // Part asks for units of one key, or reports what is held of it, or both:
 //
 //	a part that              has
-//	asks for units to spend  Cost, Waiting; Ahead if they may be leased; Spent; Shadow, NoBlock
+//	asks for units to spend  Cost, Waiting; Ahead if they may be leased; Uncharged; Shadow, NoBlock
 //	asks for units to hold   Cost, Waiting; the Report; Shadow, NoBlock
-//	asks only ahead of need  Ahead, Spent
+//	asks only ahead of need  Ahead, Uncharged
 //	only reports             the Report
 //	only inspects            Inspect
 //
@@ -108,9 +108,9 @@ type Part struct {
 	Cost    uint32 // of the request that has waited longest: a grant has at least that
 	Waiting uint32 // units that all waiting requests of the worker need, at least Cost
 	Ahead   uint32 // units that the proxy expects to need within HorizonNs
-	// Spent are units that the proxy has admitted by itself while it could not ask. They are counted whatever is
+	// Uncharged are units that the proxy has admitted by itself while it could not ask. They are counted whatever is
 	// left, at most a window's limit.
-	Spent uint32
+	Uncharged uint32
 
 	Inspect bool // grant nothing, only say how the key stands
 	Shadow  bool // whether this part is denied does not matter to the other parts
@@ -138,7 +138,7 @@ const (
 	partCost       = 3
 	partWaiting    = 4
 	partAhead      = 5
-	partSpent      = 6
+	partUncharged  = 6
 	partInspect    = 7
 	partShadow     = 8
 	partHeld       = 9
@@ -156,7 +156,7 @@ func appendPart(b []byte, p *Part) []byte {
 	b = wire.AppendUint(b, partCost, p.Cost)
 	b = wire.AppendUint(b, partWaiting, p.Waiting)
 	b = wire.AppendUint(b, partAhead, p.Ahead)
-	b = wire.AppendUint(b, partSpent, p.Spent)
+	b = wire.AppendUint(b, partUncharged, p.Uncharged)
 	b = wire.AppendBool(b, partInspect, p.Inspect)
 	b = wire.AppendBool(b, partShadow, p.Shadow)
 	b = wire.AppendUint(b, partHeld, p.Held)
@@ -184,8 +184,8 @@ func decodePart(p *Part, b []byte) error {
 			p.Waiting = r.Uint32()
 		case partAhead:
 			p.Ahead = r.Uint32()
-		case partSpent:
-			p.Spent = r.Uint32()
+		case partUncharged:
+			p.Uncharged = r.Uint32()
 		case partInspect:
 			p.Inspect = r.Bool()
 		case partShadow:

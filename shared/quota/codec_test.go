@@ -31,7 +31,7 @@ var goldenAsks = Asks{
 	}},
 	Asks: []Ask{{ID: 300, Parts: []Part{
 		{
-			Definition: 1, Key: [16]byte([]byte("0123456789abcdef")), Cost: 3, Waiting: 4, Ahead: 5, Spent: 6,
+			Definition: 1, Key: [16]byte([]byte("0123456789abcdef")), Cost: 3, Waiting: 4, Ahead: 5, Uncharged: 6,
 			Inspect: true, Shadow: true, NoBlock: true,
 			Report: Report{Held: 9, Charged: 10, Known: 1<<64 - 1, Since: 12, Number: 13, Worker: 14},
 		},

@@ -12,6 +12,10 @@ const (
 	// MaxLeaseNs is how long units may be leased at most.
 	MaxLeaseNs = 10 * second
 
+	// MaxRememberNs is how long a worker decides at most about a key by what the service has said of it: that its store
+	// has failed for this key, or is starting, or that the key is denied or blocked. After that it asks again.
+	MaxRememberNs = second
+
 	// logShare makes a hundredth: units of a log or bucket are leased for at most that part of its span.
 	logShare = 100
 	// aheadShare makes a tenth: a proxy asks ahead for at most that part of the shortest period.

@@ -166,7 +166,7 @@ func TestARecordIsRebasedOnce(t *testing.T) {
 // TestNoMessageLowersACount: whatever a proxy of the domain sends, what another has used
 // stays used.
 func TestNoMessageLowersACount(t *testing.T) {
-	spent := func(p *proxy) { p.ask(quota.Part{Definition: 1, Spent: 1}) }
+	spent := func(p *proxy) { p.ask(quota.Part{Definition: 1, Uncharged: 1}) }
 	takeAndReturn := func(p *proxy) {
 		g := p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 1<<32 - 1}).Grants[0]
 		p.giveBack(g.Number, g.Units)
@@ -221,25 +221,25 @@ func TestClaimedUnitsAreBounded(t *testing.T) {
 		used    uint32
 		longest int64 // until a unit passes
 	}{
-		{"spent, fixed", fixed(10, minute), quota.Part{Cost: 1, Spent: all}, 15, minute},
-		{"spent, counter", counter(10, minute), quota.Part{Cost: 1, Spent: all}, 15, 2 * minute},
-		{"spent, log", logOf(10, minute), quota.Part{Cost: 1, Spent: all}, 15, minute},
-		{"spent, bucket", bucket(10, minute, 10), quota.Part{Cost: 1, Spent: all}, 15, 2 * minute},
+		{"spent, fixed", fixed(10, minute), quota.Part{Cost: 1, Uncharged: all}, 15, minute},
+		{"spent, counter", counter(10, minute), quota.Part{Cost: 1, Uncharged: all}, 15, 2 * minute},
+		{"spent, log", logOf(10, minute), quota.Part{Cost: 1, Uncharged: all}, 15, minute},
+		{"spent, bucket", bucket(10, minute, 10), quota.Part{Cost: 1, Uncharged: all}, 15, 2 * minute},
 		{"denied, fixed", fixed(10, minute), quota.Part{Cost: all, Waiting: all}, 15, minute},
 		{"denied, counter", counter(10, minute), quota.Part{Cost: all, Waiting: all}, 15, 2 * minute},
-		{"denied, log", logOf(10, minute), quota.Part{Cost: 1, Waiting: all, Spent: 5}, 10, minute},
+		{"denied, log", logOf(10, minute), quota.Part{Cost: 1, Waiting: all, Uncharged: 5}, 10, minute},
 		{"denied, what it needs", counter(10, minute), quota.Part{Cost: 6, Waiting: 9}, 14, 2 * minute},
 	} {
 		b := newRig(t)
 		b.asking(c.window).ask(want(5))
 		d := define(1, quota.LeaseOff, c.window)
-		d.CountDenied = c.window.Algorithm != limit.TokenBucket && c.part.Spent == 0
+		d.CountDenied = c.window.Algorithm != limit.TokenBucket && c.part.Uncharged == 0
 		p := b.proxy(b.service, d)
 		c.part.Definition = 1
 		p.ask(c.part)
 		require.Equal(t, []uint32{c.used}, p.used(), c.name)
 		for range 3 { // no bucket owes more than it holds when full
-			p.ask(quota.Part{Definition: 1, Spent: c.part.Spent, Inspect: true})
+			p.ask(quota.Part{Definition: 1, Uncharged: c.part.Uncharged, Inspect: true})
 		}
 		g := p.ask(quota.Part{Definition: 1, Cost: 1}).Grants[0]
 		require.LessOrEqual(t, g.WaitNs, c.longest+c.longest/10, c.name)

@@ -237,13 +237,13 @@ func (f *fleet) run(steps int) {
 		sent := base + f.clock.now
 		part := quota.Part{Definition: 1, Cost: cost, Waiting: cost + f.r.Uint32N(9), Ahead: f.r.Uint32N(30)}
 		if f.claims && f.r.IntN(4) == 0 {
-			part.Spent = 1 + f.r.Uint32N(3)
+			part.Uncharged = 1 + f.r.Uint32N(3)
 		}
 		require.NoError(f.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{part}}}}))
 		for n := 0; !p.Idle() && n < 100; n++ { // asks may wait for the next window
 			for _, a := range p.take() {
 				f.use(i%len(f.definitions), p, a, sent)
-				f.noteClaim(i%len(f.definitions), part.Spent, a, sent)
+				f.noteClaim(i%len(f.definitions), part.Uncharged, a, sent)
 			}
 			f.clock.advance(ms)
 		}

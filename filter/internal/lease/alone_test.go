@@ -81,7 +81,7 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 		w.request("a")
 		var m quota.Asks
 		require.NoError(t, m.Decode(w.stream.Asks[0]))
-		require.EqualValues(t, w.admitted()+other.admitted(), m.Asks[0].Parts[0].Spent, "of a limit of %s", limit)
+		require.EqualValues(t, w.admitted()+other.admitted(), m.Asks[0].Parts[0].Uncharged, "of a limit of %s", limit)
 	}
 }
 
@@ -172,5 +172,5 @@ func TestALongerBlockForgetsNothingThatWasAdmittedInSilence(t *testing.T) {
 	later.request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(later.stream.Asks[0]))
-	require.EqualValues(t, 10, m.Asks[0].Parts[0].Spent)
+	require.EqualValues(t, 10, m.Asks[0].Parts[0].Uncharged)
 }

@@ -25,13 +25,13 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	}}
 }
 
-// leasePart asks for a cost of the subject's key, and says how many units of it were spent in silence. A refill has a
-// cost of 0: it only asks ahead of need.
-func (src *Source) leasePart(s *decide.Subject, cost, spent uint32) Part {
+// leasePart asks for a cost of the subject's key, and tells how many units of it are uncharged. A refill has a cost of
+// 0: it only asks ahead of need.
+func (src *Source) leasePart(s *decide.Subject, cost, uncharged uint32) Part {
 	e, d := s.Cluster.Lease, src.definition(s)
 	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
-		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
+		Uncharged: uncharged, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 	if src.keeps {
 		p.Wire.Ahead = src.refill.ahead(e)

@@ -34,7 +34,7 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	h := newHandout(p, grant, trip, isValid)
 	for _, v := range verdicts {
 		for _, s := range v.Subjects {
-			if s.Cluster.AskedFor == p.Definition { // each rule has definitions of its own
+			if d := s.Cluster.AskedFor; d != nil && d.ID == p.Definition.ID { // no other rule has that number
 				h.give(s)
 			}
 		}
@@ -153,10 +153,10 @@ func (h *handout) writeInto(e *state.LeaseEntry) bool {
 
 // writeAnswer writes into the source's lease what the service said of the key.
 func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
-	l.Uncharged.Answer(h.part.Wire.Spent, h.isValid)
+	l.Uncharged.Answer(h.part.Wire.Uncharged, h.isValid)
 	l.RefillUntilNs, l.SilentUntilNs = 0, 0
 	if !h.isValid {
-		l.SilentUntilNs = now + account.MaxRememberNs
+		l.SilentUntilNs = now + quota.MaxRememberNs
 		return
 	}
 	given := h.grant.Units - h.rest.Units
@@ -213,9 +213,9 @@ func (h *handout) deny(s *decide.Subject) {
 func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
 
 // denial is how long the worker remembers what the grant denies: until the wait or the block is over, and no longer
-// than account.MaxRememberNs.
+// than quota.MaxRememberNs.
 func (h *handout) denial() leased.Denial {
-	d := leased.Denial{UntilNs: h.cameNs + account.MaxRememberNs, PassNs: limit.Never}
+	d := leased.Denial{UntilNs: h.cameNs + quota.MaxRememberNs, PassNs: limit.Never}
 	if h.allotment.WaitNs != limit.Never {
 		d.PassNs = h.cameNs + h.allotment.WaitNs
 		d.UntilNs = min(d.UntilNs, d.PassNs) // after that the wait would be negative, and -1 is limit.Never

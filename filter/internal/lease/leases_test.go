@@ -481,5 +481,5 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	workers[0].request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(workers[0].stream.Asks[0]))
-	require.EqualValues(t, 6, m.Asks[0].Parts[0].Spent)
+	require.EqualValues(t, 6, m.Asks[0].Parts[0].Uncharged)
 }

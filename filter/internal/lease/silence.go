@@ -8,27 +8,28 @@ import (
 // While the service is silent, this proxy admits requests by its share of the limits. What these cost is Uncharged in
 // the key's lease until the service has charged it. For example, with a timeout of 100 ms:
 //
-//	time     what happens                                           Uncharged            by
+//	time     what happens                                           Uncharged in the     by
+//	                                                                lease
 //	0 ms     A request asks. No answer comes.                       0
 //	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
 //	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
 //	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
-//	         ask says Spent: 5.                                     told until 1300 ms
-//	1205 ms  A request of another worker asks. Its ask says         the same             claimUncharged
-//	         Spent: 0.
+//	         ask tells that 5 are Uncharged.                        told until 1300 ms
+//	1205 ms  A request of another worker asks. Its ask tells        the same             claimUncharged
+//	         nothing.
 //	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
 //	         charged 5 units.
 //
-// If the lease has units at 1200 ms, and no request asks, the next refill says Spent.
+// If the lease has units at 1200 ms, and no request asks, the next refill tells.
 //
-// What may go wrong with the ask that says Spent:
+// What may go wrong with the ask that tells:
 //
-//	No answer to it comes by 1300 ms, or it    The next ask says Spent: 5 again. If the service has heard the first
+//	No answer to it comes by 1300 ms, or it    The next ask tells the 5 units again. If the service has heard the first
 //	is never sent: the talk joins it to an     one, it charges 5 units twice.
 //	ask for the same units, or drops it.
-//	The answer has Failed: the service cannot  The units stay Uncharged. The next ask says them.
+//	The answer has Failed: the service cannot  The units stay Uncharged. The next ask tells them.
 //	reach the key.
-//	The answer cannot be written.              The next ask says them again, and the service charges them twice.
+//	The answer cannot be written.              The next ask tells them again, and the service charges them twice.
 //	The record is lost. For a new one in a     The service never hears of the units.
 //	full page, state takes a record with
 //	units Uncharged last.
@@ -52,18 +53,18 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	return state.OK
 }
 
-// claimUncharged returns the units that the ask of a request has to say as Spent, and writes that it does. If another
-// worker has written the lease meanwhile, it returns none: a later ask says them. Another ask may be granted
-// units before the service hears of these.
-func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
-	spent = src.tellUncharged(e)
-	if spent > 0 && src.write(e) != state.OK {
+// claimUncharged returns the units that the ask of a request has to tell, and writes that it does. If another worker
+// has written the lease meanwhile, it returns none: a later ask tells them. Another ask may be granted units before the
+// service hears of these.
+func (src *Source) claimUncharged(e *state.LeaseEntry) (told uint32) {
+	told = src.tellUncharged(e)
+	if told > 0 && src.write(e) != state.OK {
 		return 0
 	}
-	return spent
+	return told
 }
 
 // tellUncharged has an ask tell what is Uncharged until its timeout.
-func (src *Source) tellUncharged(e *state.LeaseEntry) (spent uint32) {
+func (src *Source) tellUncharged(e *state.LeaseEntry) (told uint32) {
 	return e.Uncharged.Tell(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
 }

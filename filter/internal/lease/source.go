@@ -141,10 +141,10 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e := s.Cluster.Lease
 	s.Cluster.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
-	spent, refills := src.beginRefill(e)
+	told, refills := src.beginRefill(e)
 	taken := src.write(e)
 	if refills && taken == state.OK {
-		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, spent))
+		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, told))
 	}
 	return taken
 }
@@ -249,11 +249,10 @@ func (src *Source) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
 ) (value int64, known bool, err error) {
 	c := src.begin(s, wallNs)
-	e := new(state.LeaseEntry)
-	if src.table.Read(e, src.tableKey(s), wallNs, c.MonotonicNs) != state.OK {
+	if !src.readLease(s) {
 		return 0, false, local.ErrStore
 	}
-	c.Lease = e
+	e := c.Lease
 	if src.isSilent(e) && !src.showShare(s) {
 		return 0, false, local.ErrStore
 	}

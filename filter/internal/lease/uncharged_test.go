@@ -61,5 +61,5 @@ func TestAnAskAheadTellsNothingThatAnotherAskTells(t *testing.T) {
 	w.engine.Leases.Service.Silent = false
 	w.request("a") // its ask tells the unit
 	other.useOften("a", s)
-	require.Zero(t, other.asksAhead("a").Spent)
+	require.Zero(t, other.asksAhead("a").Uncharged)
 }

@@ -209,7 +209,7 @@ func (u *Uncharged) Add(units uint32) { u.Units = limit.AddSaturating(u.Units, u
 
 // Tell has an ask tell the units until its Answer, and no longer than until untilNs. It returns how many they are: none
 // if another ask tells them.
-func (u *Uncharged) Tell(nowNs, untilNs int64) (spent uint32) {
+func (u *Uncharged) Tell(nowNs, untilNs int64) (told uint32) {
 	if u.Units == 0 || u.toldUntilNs > nowNs {
 		return 0
 	}
@@ -218,12 +218,12 @@ func (u *Uncharged) Tell(nowNs, untilNs int64) (spent uint32) {
 }
 
 // Answer notes the end of an ask that has told the service so many units, and whether the service has charged them.
-func (u *Uncharged) Answer(spent uint32, charged bool) {
-	if spent >= u.Units { // else another ask may be telling the rest
+func (u *Uncharged) Answer(told uint32, charged bool) {
+	if told >= u.Units { // else another ask may be telling the rest
 		u.toldUntilNs = 0
 	}
 	if charged {
-		u.Units -= min(u.Units, spent)
+		u.Units -= min(u.Units, told)
 	}
 }
 

@@ -25,11 +25,11 @@ type Hit struct {
 	IsRefused bool
 }
 
-// carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
+// carryOut does the first of these that holds. Units that are Uncharged count first, also if the part is denied.
 //
 //	if                                                what it writes        what the record counts
-//	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
-//	for units or has Spent some
+//	a window is about to end, and the part asks       AgainNs               nothing yet, also nothing Uncharged
+//	for units or has some Uncharged
 //	the part is Inspect                               nothing               nothing
 //	it is denied: too few units, or a blocked key     Denial                what countDenial counts, unless in shadow
 //	the hit is refused                                nothing               nothing
@@ -38,12 +38,12 @@ type Hit struct {
 func (h *Hit) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
 	p := h.Part
 	offer := v.OfferLease(terms.Lease, p)
-	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Uncharged > 0) {
 		did.AgainNs = v.FirstEndNs()
 		return false
 	}
-	if p.Spent > 0 {
-		v.AddSpent(p.Spent)
+	if p.Uncharged > 0 {
+		v.AddUncharged(p.Uncharged)
 		changed = true
 		offer = v.OfferLease(terms.Lease, p) // of what is left beside them
 	}

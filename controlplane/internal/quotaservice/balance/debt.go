@@ -9,14 +9,14 @@ import (
 // Units are granted only if they are left. But other units have been used already, or an operator has them counted.
 // These count, whatever is left. A window that has counted more than its limit owes the rest:
 //
-//	what counts                     by          in a window        in a bucket: until it lacks
-//	what held units have cost       charge      all                what it gains in 366 days, or two bursts if more
-//	what a proxy has admitted       AddSpent    at most one limit  two bursts
-//	what a call uses, or is denied  AddClaimed  at most one limit  two bursts
-//	an operator's inc and set       Add         all                any number
+//	what counts                     by            in a window        in a bucket: until it lacks
+//	what held units have cost       charge        all                what it gains in 366 days, or two bursts if more
+//	what a proxy has admitted       AddUncharged  at most one limit  two bursts
+//	what a call uses, or is denied  AddClaimed    at most one limit  two bursts
+//	an operator's inc and set       Add           all                any number
 //
-// What a log has no room for takes the place of its oldest units. Of what was admitted (charge, AddSpent) it has room
-// for all: see withWholeLog.
+// What a log has no room for takes the place of its oldest units. Of what was admitted (charge, AddUncharged) it has
+// room for all: see withWholeLog.
 //
 // TestAChargeIsTwoLimitsAtLeast and TestAClaimCountsALimitAtMost test these bounds. They are there because a wrong
 // number must not lock a key for long:
@@ -45,8 +45,8 @@ func (v *View) Add(units uint32) {
 // AddIn counts units in one window, as Add does in all.
 func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.record.NowNs) }
 
-// AddSpent counts in all windows units that a proxy has admitted by itself. There is nothing but its word for them.
-func (v *View) AddSpent(units uint32) {
+// AddUncharged counts in all windows units that a proxy has admitted by itself. There is nothing but its word for them.
+func (v *View) AddUncharged(units uint32) {
 	for i := range v.Windows {
 		w := v.window(i)
 		w.withWholeLog().add(w.boundClaim(units), w.nowNs)

@@ -84,7 +84,7 @@ func TestAKeyStaysForAsLongAsWhatIsHeldMayCount(t *testing.T) {
 // rule, which remembers 5, the log counts what was admitted all the same, beside them.
 func TestNoLogForgetsWhatWasAdmitted(t *testing.T) {
 	for name, admit := range map[string]func(v *View){
-		"a proxy says so": func(v *View) { v.AddSpent(5) },
+		"a proxy says so": func(v *View) { v.AddUncharged(5) },
 		"held units cost": func(v *View) { v.window(0).charge(5) },
 	} {
 		for _, before := range []uint32{7, 4} {

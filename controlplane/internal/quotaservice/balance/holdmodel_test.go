@@ -138,7 +138,7 @@ func (h *holdModel) lie(t *testing.T) {
 	numbers := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
 	any64 := func() uint64 { return numbers[h.r.IntN(len(numbers))] }
 	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
-	p := quota.Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Report: quota.Report{
+	p := quota.Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Uncharged: any32(), Report: quota.Report{
 		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(),
 		Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}

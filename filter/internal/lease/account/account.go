@@ -51,11 +51,6 @@ type Block struct {
 	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
-// MaxRememberNs is the longest time for which a worker decides about a key by what the service has
-// said of it: that its store has failed for this key, or is starting, or that the key is denied or
-// blocked. After that it asks again.
-const MaxRememberNs = 1_000_000_000
-
 // HoldNs is how long the service holds the units of a worker that reports nothing.
 func (acc *Account) HoldNs() int64 {
 	return acc.Definition.Windows[len(acc.Definition.Windows)-1].PeriodNs

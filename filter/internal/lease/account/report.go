@@ -105,7 +105,7 @@ func (acc *Account) hasUnderWay(number uint64) bool {
 // counts, whatever has become of the report.
 func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	if g.Starting {
-		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
+		acc.StartingUntilNs = now + min(g.WaitNs, quota.MaxRememberNs)
 	}
 	if !acc.hasUnderWay(number) {
 		return false
@@ -116,7 +116,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 		if g.Noted {
 			acc.sums.NoteGrant(number, g.Units)
 		} else {
-			acc.SilentUntilNs = now + MaxRememberNs
+			acc.SilentUntilNs = now + quota.MaxRememberNs
 		}
 	}
 	mayGive = g.Noted && !g.Failed

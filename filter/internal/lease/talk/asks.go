@@ -17,19 +17,19 @@ import (
 // join a refill of key k:
 //
 //	what joins       needs         the part then
-//	                               Cost  Waiting  Ahead  Spent
-//	the refill       60 ahead         0        0     60      5
-//	first request    2 of key k       2        2     60      5
-//	second request   3 of key k       2      2+3     60      5
+//	                               Cost  Waiting  Ahead  Uncharged
+//	the refill       60 ahead         0        0     60          5
+//	first request    2 of key k       2        2     60          5
+//	second request   3 of key k       2      2+3     60          5
 //
 // So of a part's fields:
 //
-//	Cost             is of the first request: the service grants at least this much, or denies
-//	Waiting          is of all requests
-//	Ahead, Spent     are of what has made the ask. The Spent of another is dropped, and a later ask says it: see
-//	                 lease/silence.go
-//	Shadow, NoBlock  are of the rule and the key, so each request has the same. A report has none: the first request
-//	                 says them
+//	Cost              is of the first request: the service grants at least this much, or denies
+//	Waiting           is of all requests
+//	Ahead, Uncharged  are of what has made the ask. The Uncharged of another is dropped, and a later ask tells it: see
+//	                  lease/silence.go
+//	Shadow, NoBlock   are of the rule and the key, so each request has the same. A report has none: the first request
+//	                  says them
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -128,14 +128,14 @@ const (
 
 // askList has all asks that are not over.
 type askList struct {
-	queue  []*ask          // in the order in which they are sent
-	queued map[string]*ask // the same, by what they want
-	sent   []*ask          // those that fly or are late, in the order in which they were sent
-	flying map[string]*ask // those of them that fly, by what they want
-	want   []byte          // memory
+	queue     []*ask          // in the order in which they are sent
+	queuedFor map[string]*ask // the same, by what they want
+	sent      []*ask          // those that fly or are late, in the order in which they were sent
+	flyingFor map[string]*ask // those of them that fly, by what they want
+	want      []byte          // memory
 }
 
-func newAskList() askList { return askList{queued: map[string]*ask{}, flying: map[string]*ask{}} }
+func newAskList() askList { return askList{queuedFor: map[string]*ask{}, flyingFor: map[string]*ask{}} }
 
 // join has the request wait for an ask for what it needs: for the queued one that wants the same units, or for a
 // new one.
@@ -161,7 +161,7 @@ func (as *askList) askForNobody(parts []lease.Part) {
 // keeps the parts.
 func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	as.want = appendWant(as.want[:0], parts)
-	a = as.queued[string(as.want)]
+	a = as.queuedFor[string(as.want)]
 	if a != nil {
 		return a, false
 	}
@@ -173,7 +173,7 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 // enqueue queues an ask. As long as it is queued, it claims the accounts that it will report.
 func (as *askList) enqueue(a *ask) {
 	a.state = queued
-	as.queue, as.queued[a.want] = append(as.queue, a), a
+	as.queue, as.queuedFor[a.want] = append(as.queue, a), a
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
 			acc.Claim()
@@ -185,7 +185,7 @@ func (as *askList) enqueue(a *ask) {
 func (as *askList) unqueue(a *ask, then askState) {
 	a.state = then
 	as.queue = without(as.queue, a)
-	delete(as.queued, a.want)
+	delete(as.queuedFor, a.want)
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
 			acc.Unclaim()
@@ -197,7 +197,7 @@ func (as *askList) unqueue(a *ask, then askState) {
 func (as *askList) fly(asks []*ask) {
 	for _, a := range asks {
 		as.unqueue(a, flying)
-		as.sent, as.flying[a.want] = append(as.sent, a), a
+		as.sent, as.flyingFor[a.want] = append(as.sent, a), a
 	}
 }
 
@@ -211,7 +211,7 @@ func (as *askList) takeQueued(a, next *ask) {
 }
 
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more is over, also
-// a refill that others have left: lease/silence.go says what becomes of its Spent.
+// a refill that others have left: lease/silence.go says what becomes of what it tells.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
@@ -256,7 +256,7 @@ func (as *askList) endFlight(a *ask, how ending) {
 	if a.state == late {
 		return
 	}
-	delete(as.flying, a.want)
+	delete(as.flyingFor, a.want)
 	for i := range a.parts {
 		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
 		switch {
@@ -276,7 +276,7 @@ func (as *askList) askAgain(a *ask, how ending) {
 	if len(a.waiters) == 0 {
 		return
 	}
-	if next := as.queued[a.want]; next != nil {
+	if next := as.queuedFor[a.want]; next != nil {
 		a.add(next.parts)
 		as.takeQueued(a, next)
 	}

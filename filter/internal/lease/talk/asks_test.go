@@ -129,20 +129,20 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as := newAskList()
 	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 2))
-	as.queue[0].parts[0].Wire.Spent = 5
+	as.queue[0].parts[0].Wire.Uncharged = 5
 	as.askForNobody(of('l', 0))
 	as.sendAll(1, 0)
 	as.join(second, of('k', 3))
-	as.queue[0].parts[0].Wire.Spent = 7
+	as.queue[0].parts[0].Wire.Uncharged = 7
 	later := as.queue[0]
-	require.NotNil(t, as.flying[as.queue[0].want])
+	require.NotNil(t, as.flyingFor[as.queue[0].want])
 	as.streamEnded()
 	require.Len(t, as.queue, 1, "nobody waits for l")
-	require.Nil(t, as.flying[as.queue[0].want])
+	require.Nil(t, as.flyingFor[as.queue[0].want])
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
-	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Spent)
+	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Uncharged)
 	require.Equal(t, []*ask{as.queue[0]}, first.asks)
 	require.Equal(t, over, later.state)
 }
@@ -156,10 +156,10 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	as.sendAll(7, 0)
 	late := as.sent[0]
 	as.makeLate(timeoutNs-1, timeoutNs)
-	require.NotNil(t, as.flying[late.want])
+	require.NotNil(t, as.flyingFor[late.want])
 	as.leave(req)
 	as.makeLate(timeoutNs, timeoutNs)
-	require.Nil(t, as.flying[late.want])
+	require.Nil(t, as.flyingFor[late.want])
 
 	second := &Waiter{}
 	as.join(second, of('k', 1))
@@ -168,7 +168,7 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	require.Same(t, late, as.find(7))
 	as.end(late, answered)
 	require.Nil(t, as.find(7))
-	require.Same(t, next, as.flying[next.want], "the result of the late one is not its own")
+	require.Same(t, next, as.flyingFor[next.want], "the result of the late one is not its own")
 	as.leave(second)
 	as.makeLate(timeoutNs+lateNs, timeoutNs)
 	require.Nil(t, as.find(8))
@@ -192,7 +192,7 @@ func TestResultsFindTheirAsks(t *testing.T) {
 		require.Nil(t, as.find(id))
 	}
 	require.Empty(t, as.sent)
-	require.Empty(t, as.flying)
+	require.Empty(t, as.flyingFor)
 }
 
 // An ask may wait for a stream for long. Its account is not forgotten meanwhile, so a request of another rule that

@@ -93,7 +93,7 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	return &Client{
 		transport: t, worker: w,
 		stream:  stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		service: service{Service: &w.Service},
+		service: service{shown: &w.Service},
 		waiters: waiterList{byContext: map[uint32]*Waiter{}}, asks: newAskList(),
 	}
 }
@@ -121,9 +121,9 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 
 // begin begins the wait of a request.
 func (c *Client) begin(req *Waiter, now int64) {
-	req.deadlineNs = now + c.service.TimeoutNs
+	req.deadlineNs = now + c.service.shown.TimeoutNs
 	c.waiters.add(req)
-	c.service.Crowded = c.waiters.isFull()
+	c.service.shown.Crowded = c.waiters.isFull()
 }
 
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
@@ -141,7 +141,7 @@ func (c *Client) Done(req *Waiter) {
 	}
 	c.asks.leave(req)
 	c.waiters.remove(req)
-	c.service.Crowded = c.waiters.isFull()
+	c.service.shown.Crowded = c.waiters.isFull()
 }
 
 // Forget is Done for a request that has ended, if it waits. It returns the verdict that is not needed any more, nil if
@@ -164,7 +164,7 @@ const maxLooked = 4096
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	looked := c.waiters.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
-	if c.service.Silent || c.service.Crowded || tooMany {
+	if c.service.shown.Silent || c.service.shown.Crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l}
@@ -185,7 +185,7 @@ func (c *Client) ExpireAll() {
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
 	for _, req := range c.waiters.all() {
-		if req.isOverdue(now) || req.state == waits && c.service.Silent {
+		if req.isOverdue(now) || req.state == waits && c.service.shown.Silent {
 			c.expire(req)
 		}
 	}
@@ -208,9 +208,9 @@ func (c *Client) Tick(now int64) {
 	c.service.noteTick(now)
 	c.noteSilence(now) // before expireOverdue, so that all requests are decided in the tick that finds it silent
 	c.expireOverdue(now)
-	c.asks.makeLate(now, c.service.TimeoutNs)
-	c.worker.Book.Sweep(now, c.service.TimeoutNs)
-	if c.service.Silent && !c.service.owes() {
+	c.asks.makeLate(now, c.service.shown.TimeoutNs)
+	c.worker.Book.Sweep(now, c.service.shown.TimeoutNs)
+	if c.service.shown.Silent && !c.service.owes() {
 		c.asks.askForNobody([]lease.Part{c.worker.ProbePart()})
 	}
 }

@@ -112,7 +112,7 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 //	next, for the same   queued   over, and is never sent
 //	requests 3 and 4     waits    the same, but they wait for a
 func (c *Client) decideQueued(a *ask, result *quota.AskResult) {
-	next := c.asks.queued[a.want]
+	next := c.asks.queuedFor[a.want]
 	if next != nil && len(next.waiters) > 0 && a.decidesAll(result) {
 		c.asks.takeQueued(a, next)
 	}

@@ -119,7 +119,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	switch {
 	case n > room: // for a message with room for it
 		return true
-	case c.asks.flying[a.want] != nil: // for the result of the ask that flies for the same units
+	case c.asks.flyingFor[a.want] != nil: // for the result of the ask that flies for the same units
 		return true
 	default: // for the answer to a report of one of its accounts, which may be of an ask earlier in this message
 		return a.mustWaitToReport()

@@ -17,7 +17,7 @@ import (
 func largest(d *quota.Definition, key byte) lease.Part {
 	return lease.Part{Definition: d, Wire: quota.Part{
 		Definition: d.ID, Key: [16]byte{key}, Cost: math.MaxUint32, Waiting: math.MaxUint32, Ahead: math.MaxUint32,
-		Spent: math.MaxUint32, Shadow: true, NoBlock: true,
+		Uncharged: math.MaxUint32, Shadow: true, NoBlock: true,
 		Report: quota.Report{
 			Worker: math.MaxUint64, Held: math.MaxUint32, Charged: math.MaxUint64, Known: math.MaxUint64,
 			Since: math.MaxUint64, Number: math.MaxUint64,

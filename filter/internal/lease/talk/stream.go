@@ -116,13 +116,13 @@ func (c *Client) Close(now int64) {
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout. It is also silent if a request has waited that long without a
 //	          stream, though it was not asked. No request waits any more, and Tick asks until an answer comes.
-//	          Silent says so, because sources decide by it.
+//	          lease.Service.Silent says so, because sources decide by it.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come each 10 ms. That at
 // 100 ms finds the service silent, and ends the stream. It has all waiting requests decided, and queues a probe. About
 // a second later a stream is opened, and the probe is sent. The service is silent until it answers that.
 type service struct {
-	*lease.Service // what sources see of it
+	shown *lease.Service // what sources see of it
 
 	owesNs  int64 // since when it owes an answer to asks. 0 = it owes none
 	tickNs  int64 // when the last tick was
@@ -136,18 +136,18 @@ func (c *Client) noteAnswer() {
 	c.stream.phase = heard
 	c.stream.pauseNs = firstPauseNs
 	c.service.owesNs, c.service.stalled = 0, false
-	c.service.Silent = false
+	c.service.shown.Silent = false
 }
 
 // noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It hangs up on a silent service.
 func (c *Client) noteSilence(now int64) {
-	answerIsLate := c.service.owes() && now-c.service.owesNs >= c.service.TimeoutNs
+	answerIsLate := c.service.owes() && now-c.service.owesNs >= c.service.shown.TimeoutNs
 	streamIsLate := !c.stream.isOpen() && c.waiters.hasOverdue(now)
 	if !answerIsLate && !streamIsLate {
 		return
 	}
-	c.service.Silent = true
+	c.service.shown.Silent = true
 	c.stream.pauseNs = maxPauseNs
 	if c.stream.isOpen() {
 		c.hangUp(now)
@@ -169,7 +169,7 @@ const standstillNs = 1_000_000_000
 // After standstillNs without a tick it gets none either: Tick may end the stream.
 func (s *service) noteTick(now int64) {
 	gap := now - max(s.tickNs, s.owesNs)
-	if s.owes() && !s.stalled && gap > s.TimeoutNs/2 && gap < standstillNs {
+	if s.owes() && !s.stalled && gap > s.shown.TimeoutNs/2 && gap < standstillNs {
 		s.stalled, s.owesNs = true, now
 	}
 	s.tickNs = now

@@ -75,8 +75,8 @@ type waiterList struct {
 	order      []*Waiter // the same, as they came, and those that are done since the last call of all
 	lookedKeys int       // keys of those that are looks
 
-	ready []*Waiter // for next, which passes over those that are done
-	first int       // index in ready: next has returned those before it
+	nextUp []*Waiter // those that are ready, and some that are done by now, for next
+	first  int       // index in nextUp: next has returned those before it
 }
 
 // add adds a new request.
@@ -115,23 +115,23 @@ func (wl *waiterList) hasOverdue(now int64) bool {
 // makeReady has Next return a request, which waits for no ask any more.
 func (wl *waiterList) makeReady(req *Waiter) {
 	req.state = ready
-	wl.ready = append(wl.ready, req)
+	wl.nextUp = append(wl.nextUp, req)
 }
 
 // next returns the request that has been ready for longest, nil if none is.
 func (wl *waiterList) next() *Waiter {
-	for wl.first < len(wl.ready) {
-		req := wl.ready[wl.first]
+	for wl.first < len(wl.nextUp) {
+		req := wl.nextUp[wl.first]
 		wl.first++
 		if req.state == ready {
 			req.state = resumed
 			return req
 		}
 	}
-	clear(wl.ready)
-	wl.ready, wl.first = wl.ready[:0], 0
+	clear(wl.nextUp)
+	wl.nextUp, wl.first = wl.nextUp[:0], 0
 	return nil
 }
 
 // mayHaveNext reports whether next may return a request.
-func (wl *waiterList) mayHaveNext() bool { return wl.first < len(wl.ready) }
+func (wl *waiterList) mayHaveNext() bool { return wl.first < len(wl.nextUp) }
