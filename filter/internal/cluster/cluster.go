@@ -44,9 +44,10 @@ type ofRequest struct {
 // ofCheck begins anew with each check. It is what that has found.
 type ofCheck struct {
 	From        From  // where the units are: Take, Refund and Usage follow it
-	MonotonicNs int64 // when it looked, by the monotonic clock
-	// Standings is how the windows stand over all proxies, as the quota service has said last, in the order of records. If
-	// the subject has a View and is not counted here, each window has one.
+	MonotonicNs int64 // when it looked, by the monotonic clock: when Lease was read, if it was
+	// Standings is how the windows stand over all proxies, as the quota service has said last: to this request, or as the
+	// Lease has it. They are in the order of records. If the subject has a View and is not counted here, each window has
+	// one.
 	Standings []leased.Standing
 	Lease     *state.LeaseEntry // of the key, and what Take has changed in it since; nil if it was not read
 }
@@ -73,7 +74,7 @@ type Asked uint8
 
 // How far it is.
 const (
-	NotAsked Asked = iota // the service is, unless too many requests wait
+	NotAsked Asked = iota // not yet: it is asked, unless too many requests wait
 	Asking                // the request waits for a grant, or for another one
 	TimedOut              // nothing came in time: it waits no longer
 	Rejected              // the service takes no more asks: it waits no longer

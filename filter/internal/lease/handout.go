@@ -134,7 +134,7 @@ func (h *handout) keepInAccount(acc *account.Account) {
 func (h *handout) keepInLease(at *leaseAt) {
 	w := at.source.worker
 	e := at.change(w.clock.Now(), h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
-	if e != nil && e.LeftOf(h.rest.GrantID) != nil {
+	if e != nil && e.LeftOf(h.rest.GrantID) > 0 {
 		w.Returns.watch(at, h.rest.GrantID, h.cameNs)
 	} else {
 		w.Returns.giveBack(at.source, h.rest)

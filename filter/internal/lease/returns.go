@@ -186,17 +186,17 @@ func (wg *watchedGrant) collect(wallNs, now, latestNs int64, canGoBack bool) (un
 func (wg *watchedGrant) takeFrom(
 	e *state.LeaseEntry, now, latestNs int64, canGoBack bool,
 ) (units uint32, visitNs int64) {
-	left := e.LeftOf(wg.grant)
-	if left == nil {
+	units = e.LeftOf(wg.grant)
+	if units == 0 {
 		return 0, 0
 	}
-	leaveNs := left.EndNs
+	leaveNs := wg.grant.EndNs
 	if canGoBack {
 		leaveNs = min(leaveNs, e.WrittenNs+wg.lease.source.idleNs)
 	}
 	if now < leaveNs {
 		return 0, min(leaveNs, latestNs)
 	}
-	units, left.Units = left.Units, 0
+	e.TakeBack(wg.grant)
 	return units, 0
 }

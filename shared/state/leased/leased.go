@@ -7,7 +7,7 @@
 // A Lease has four parts, each with its verbs. All instants are of the monotonic clock of the proxy:
 //
 //	part       what it is                                      who changes it
-//	Grants     units that may be spent                         Put, Spend; LeftOf, by which its worker takes them back
+//	Grants     units that may be spent                         Put, Spend, TakeBack; told by Left and LeftOf
 //	denial     what the service has denied last                Deny, Block, Allow; told by Denies, Blocks, WaitNs
 //	Uncharged  units admitted while the service was silent     Add, Tell, Answer
 //	Rate       how fast units are spent, to ask ahead of need  Add; told by Over
@@ -121,14 +121,23 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 	return stranded, true
 }
 
-// LeftOf returns what is left of a grant, nil if nothing is.
-func (l *Lease) LeftOf(grant GrantID) *GrantLeft {
+// LeftOf returns how many units are left of a grant.
+func (l *Lease) LeftOf(grant GrantID) (units uint32) {
 	for i := range l.Grants {
-		if g := &l.Grants[i]; g.GrantID == grant && g.Units > 0 {
-			return g
+		if l.Grants[i].GrantID == grant {
+			units += l.Grants[i].Units
 		}
 	}
-	return nil
+	return units
+}
+
+// TakeBack takes what is left of a grant out of the lease.
+func (l *Lease) TakeBack(grant GrantID) {
+	for i := range l.Grants {
+		if l.Grants[i].GrantID == grant {
+			l.Grants[i].Units = 0
+		}
+	}
 }
 
 // Denial is how long a denial holds. What it denies is by the verb that writes it: Deny denies a cost and what costs
