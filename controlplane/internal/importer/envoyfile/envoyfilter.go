@@ -14,16 +14,21 @@ import (
 // patched is the listener that the patches of EnvoyFilters make. The paths of places start at it: no file has it.
 func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	listener := source.Wrap("http_filters", source.NewList())
+	ofHosts := forAllRoutes(to, envoyFilters)
 	for _, e := range envoyFilters {
 		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
-			for _, part := range partsOf(to, e.At, p) {
+			for _, part := range partsOf(to, e.At, p, ofHosts) {
 				listener = merged(listener, part)
 			}
 		}
 	}
 	for _, h := range hostsOf(listener) {
-		if len(source.ItemsOf(h, "routes")) == 0 { // one stands for those of the host, which no patch has
-			listener = merged(listener, withHost(firstDomain(h), withRoute(source.NewObject())))
+		route := ofHosts[firstDomain(h)]
+		if route == nil && len(source.ItemsOf(h, "routes")) == 0 {
+			route = source.NewObject()
+		}
+		if route != nil { // it stands for those of the host, which no patch has. It takes what the others leave
+			listener = merged(listener, withHost(firstDomain(h), withRoute(route)))
 		}
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
@@ -36,15 +41,84 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	return listener
 }
 
-// partsOf are the parts of a listener that are the value of a patch. The place is that of the EnvoyFilter.
+// forAllRoutes is, for each domain, what patches have for all routes of its host. Istio merges all of them into each of
+// these routes.
+func forAllRoutes(to *draft.Findings, envoyFilters []source.Resource) map[string]*policy.Node {
+	ofHosts := map[string]*policy.Node{}
+	for _, e := range envoyFilters {
+		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
+			if !isForAllRoutes(p) {
+				continue
+			}
+			domain, value := domainOf(p), source.FieldOf(p, "patch", "value")
+			both, replaced := mergedRoute(ofHosts[domain], value)
+			for _, name := range replaced {
+				to.Note(e.At, "an EnvoyFilter replaces the configuration of the filter "+draft.Clip(name, 100)+" that an "+
+					"earlier patch has for the same routes: the limits of the earlier one have no rule")
+			}
+			ofHosts[domain] = both
+		}
+	}
+	return ofHosts
+}
+
+// isForAllRoutes reports whether a patch has something for all routes of a host. One with a match has a route of its
+// own instead.
+func isForAllRoutes(patch *policy.Node) bool {
+	value := source.FieldOf(patch, "patch", "value")
+	return source.TextOf(patch, "apply_to") == "HTTP_ROUTE" && value != nil &&
+		source.FieldOf(value, "match") == nil && chosenRoute(patch) == ""
+}
+
+// chosenRoute says for which route of a host a patch is; nothing if it is for all of them. Most routes have the action
+// ROUTE, so a patch for these counts as one for all.
+func chosenRoute(patch *policy.Node) string {
+	route := source.FieldOf(patch, "match", "route_configuration", "vhost", "route")
+	if name := source.TextOf(route, "name"); name != "" {
+		return "the route " + name
+	}
+	if action := source.TextOf(route, "action"); action == "REDIRECT" || action == "DIRECT_RESPONSE" {
+		return "a route of the action " + action
+	}
+	return ""
+}
+
+// mergedRoute is a route with what a patch has for it too, and the names of the filters whose configurations the patch
+// replaces: Istio merges nothing in these. The route is nil if there is nothing of it yet.
+func mergedRoute(route, patch *policy.Node) (both *policy.Node, replaced []string) {
+	const name = "typed_per_filter_config"
+	if route == nil {
+		return patch, nil
+	}
+	configs := source.FieldOf(route, name)
+	if configs == nil {
+		return merged(route, patch), nil
+	}
+	kept := source.NewObject()
+	others := PerFilterConfigs(patch, source.Place{})
+	for _, f := range configs.Fields {
+		if slices.ContainsFunc(others, func(c Config) bool { return c.Name == f.Name }) {
+			replaced = append(replaced, f.Name)
+		} else {
+			kept.Fields = append(kept.Fields, f)
+		}
+	}
+	return merged(merged(withoutField(route, name), source.Wrap(name, kept)), patch), replaced
+}
+
+// partsOf are the parts of a listener that are the value of a patch. The place is that of the EnvoyFilter. What patches
+// have for all routes of a host is in ofHosts.
 //
 //	apply_to               the part
 //	HTTP_FILTER            a filter
 //	ROUTE_CONFIGURATION    the routing, with a host for what it says of all requests
 //	VIRTUAL_HOST           a host, if it has domains; else what is for the host that the patch names
-//	HTTP_ROUTE             a route of the host that the patch names
+//	HTTP_ROUTE             a route of the host that the patch names, with what is for all of its routes; the host alone
+//	                       if the patch is for all routes, which one at the end stands for
 //	NETWORK_FILTER, ...    what has http_filters or route_config in the value
-func partsOf(to *draft.Findings, at source.Place, patch *policy.Node) []*policy.Node {
+func partsOf(
+	to *draft.Findings, at source.Place, patch *policy.Node, ofHosts map[string]*policy.Node,
+) []*policy.Node {
 	value := source.FieldOf(patch, "patch", "value")
 	if value == nil {
 		return nil
@@ -61,10 +135,14 @@ func partsOf(to *draft.Findings, at source.Place, patch *policy.Node) []*policy.
 	case "VIRTUAL_HOST":
 		return []*policy.Node{withHost(domain, value)}
 	case "HTTP_ROUTE":
-		if name := source.TextOf(patch, "match", "route_configuration", "vhost", "route", "name"); name != "" {
-			value = merged(value, unknownMatch)
-			to.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+		if isForAllRoutes(patch) {
+			return []*policy.Node{withHost(domain, source.NewObject())}
+		}
+		if source.FieldOf(value, "match") == nil {
+			to.Note(at, "an EnvoyFilter is for "+chosenRoute(patch)+", and does not say which requests that route takes: "+
 				"its rules are off until they have a match")
+			value, _ = mergedRoute(ofHosts[domain], value)
+			value = merged(value, unknownMatch)
 		}
 		return []*policy.Node{withHost(domain, withRoute(value))}
 	default:
