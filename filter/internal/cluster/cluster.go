@@ -2,7 +2,7 @@
 // to the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
 // decide only has each Subject carry it, and reads what the last check has found.
 //
-// Its invariant: Begin and BeginCheck empty all that a later call reads, so no request gets what another was granted.
+// Its invariant: Begin and BeginCheck empty all but its memory, so no request gets what another was granted.
 package cluster
 
 import (
@@ -24,7 +24,6 @@ import (
 type Carried struct {
 	ofRequest
 	ofCheck
-	Taken leased.Taken // of the Lease, by the last Source.Take; Refund puts it back, and nobody else reads it
 
 	// Memory:
 	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
@@ -50,6 +49,7 @@ type ofCheck struct {
 	// one.
 	Standings []leased.Standing
 	Lease     *state.LeaseEntry // of the key, and what Take has changed in it since; nil if it was not read
+	Taken     leased.Taken      // of the Lease, by Source.Take; Refund puts it back
 }
 
 // Begin begins the next request.

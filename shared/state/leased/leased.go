@@ -253,7 +253,7 @@ type Rate struct {
 // and of the one before the share that is less than a period ago. For example, 300 units were spent
 // in one period, and 50 in the first third of the next: 50 and two thirds of 300 are 250.
 func (r *Rate) Over(nowNs, periodNs int64) uint32 {
-	switch passed := nowNs - r.FromNs; {
+	switch passed := max(nowNs-r.FromNs, 0); { // another worker may have added units later
 	case passed < periodNs:
 		return limit.AddSaturating(r.Now, share(r.Before, periodNs-passed, periodNs))
 	case passed < 2*periodNs:
