@@ -85,6 +85,37 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	}
 }
 
+// The store has failed for a key, so a request takes of the proxy's share. Then another worker takes the last leased
+// unit of the request's other rule. So the share gets its unit back, the request waits, and takes of the share again.
+func TestARequestThatWaitsAfterTheShareIsChargedOnce(t *testing.T) {
+	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["100/1m"],"on_unavailable":"local"},` +
+		`{"name":"other","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","limits":["9/1m"]}`
+	w, _ := pair(t, rules)
+	other := newWorker(t, w.proxy, rules, 2)
+	answer := func(grants ...quota.Grant) {
+		m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Granted, Grants: grants}}}
+		w.receive(m.Append(nil))
+	}
+	w.request("a v")
+	answer(quota.Grant{Failed: true}, quota.Grant{Number: 1, Units: 2, ValidNs: 10 * second, Leased: true})
+	require.Equal(t, 1, w.admitted())
+	w.proxy.After = func(string) { // the next request has taken of the share
+		w.proxy.After = nil
+		w.proxy.Headers = map[string][]string{"v": {"v"}}
+		require.True(t, other.engine.Decide().Allowed)
+	}
+	waits := w.request("a v")
+	require.NotContains(t, w.verdicts, waits)
+	answer(quota.Grant{Number: 2, Units: 1, ValidNs: 10 * second})
+	require.True(t, w.verdicts[waits])
+
+	w.proxy.Clock += 2 * second
+	w.request("a")
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[len(w.stream.Asks)-1]))
+	require.EqualValues(t, w.admitted(), m.Asks[0].Parts[0].Uncharged)
+}
+
 // The service has said nothing of a key yet. What the proxy has written of it meanwhile tells no client how it stands.
 func TestOfAKeyThatWasOnlyAdmittedInSilenceNothingIsKnown(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"cost":{"header":"v","min":0},"on_unavailable":"local"}`)

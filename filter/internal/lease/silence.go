@@ -53,6 +53,15 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	return state.OK
 }
 
+// refundShare undoes takeShare. The request may take of the share once more, after it has waited for another rule.
+func (src *Source) refundShare(s *decide.Subject, wallNs int64) bool {
+	at := leaseAt{src, s.Cluster.Lease.Key()}
+	removed := at.change(wallNs, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
+		return e.Uncharged.Remove(s.Cost)
+	})
+	return src.local.Refund(s, wallNs) && removed != nil
+}
+
 // claimUncharged returns the units that the ask of a request has to tell, and writes that it does. If another worker
 // has written the lease meanwhile, it returns none: a later ask tells them. Another ask may be granted units before the
 // service hears of these.

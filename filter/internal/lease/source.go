@@ -32,8 +32,8 @@ import (
 //	Allotted    takes from the subject's allotment        puts back there
 //	LeaseTable  takes from the key's lease, and may       reads the lease anew, and puts back
 //	            ask for more ahead of need                there
-//	OwnShare    takes from the share, and notes in the    puts back into the share; the service
-//	            lease what the service must charge later  charges it all the same
+//	OwnShare    takes from the share, and notes in the    puts back into the share, and removes the
+//	            lease what the service must charge later  note, unless the service has charged it
 //	Nowhere     never called: a cost of 0 takes nothing   never called
 type Source struct {
 	clusterRule
@@ -158,7 +158,7 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	case cluster.LeaseTable:
 		return src.refundLease(s)
 	case cluster.OwnShare:
-		return src.local.Refund(s, wallNs)
+		return src.refundShare(s, wallNs)
 	default:
 		return false
 	}
@@ -197,7 +197,7 @@ func (src *Source) takeBack(s *decide.Subject) {
 //	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
 //	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
 //	                      later ask
-//	read anew             takeShare, refundLease, keepInLease and watchedGrant.collect, by leaseAt.change
+//	read anew             takeShare, refundShare, refundLease, keepInLease and watchedGrant.collect, by leaseAt.change
 
 // leaseAt is where the lease of one key lies, also when there is no request of the key any more.
 type leaseAt struct {

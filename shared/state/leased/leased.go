@@ -9,7 +9,7 @@
 //	part       what it is                                      who changes it
 //	Grants     units that may be spent                         Put, Spend, TakeBack; told by Left and LeftOf
 //	denial     what the service has denied last                Deny, Block, Allow; told by Denies, Blocks, WaitNs
-//	Uncharged  units admitted while the service was silent     Add, Tell, Answer
+//	Uncharged  units admitted while the service was silent     Add, Remove, Tell, Answer
 //	Rate       how fast units are spent, to ask ahead of need  Add; told by Over
 //
 // The other fields are only kept.
@@ -215,6 +215,15 @@ type Uncharged struct {
 
 // Add adds units that were admitted.
 func (u *Uncharged) Add(units uint32) { u.Units = limit.AddSaturating(u.Units, units) }
+
+// Remove undoes Add. It is not ok, and removes nothing, if the service has charged the units since.
+func (u *Uncharged) Remove(units uint32) (ok bool) {
+	if u.Units < units {
+		return false
+	}
+	u.Units -= units
+	return true
+}
 
 // Tell has an ask tell the units until its Answer, and no longer than until untilNs. It returns how many they are: none
 // if another ask tells them.

@@ -135,6 +135,8 @@ func TestUnchargedUnitsAreTold(t *testing.T) {
 	u.Answer(2, false)
 	require.EqualValues(t, 2, u.Units, "the service has failed")
 	require.EqualValues(t, 2, u.Tell(29, 40), "a later ask tells them")
+	require.True(t, u.Remove(1))
+	require.False(t, u.Remove(2), "one is left")
 	u.Answer(7, true)
 	require.Equal(t, Uncharged{}, u)
 	u.Add(1<<32 - 1)

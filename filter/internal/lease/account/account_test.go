@@ -145,7 +145,7 @@ func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	require.Equal(t, 1, due(b, 0))
 	r := write(acc, 2, 0)
 	require.False(t, acc.End(r.Number, &quota.Grant{Failed: true}, 0))
-	require.EqualValues(t, quota.MaxRememberNs, acc.SilentUntilNs)
+	require.Equal(t, quota.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
