@@ -208,7 +208,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	requests.NarrowTo(f.Requests)
 	t := draft.Terms{
 		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts(), Capacity: z.capacity,
-		CountsBy: draft.LimitID{At: z.at, Key: f.Text},
+		CountsBy: draft.LimitID{At: z.at, Key: f.Template},
 	}
 	if p.limits.status != policyStatus {
 		t.Enforcement.Response = &draft.Response{Status: uint32(p.limits.status)}

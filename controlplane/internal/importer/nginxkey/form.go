@@ -43,6 +43,7 @@ type Form struct {
 	Requests request.Selection
 	parts    []keyPart // one for each variable
 	Text     string
+	Template string // the text, with a $ in the place of each part: nginx counts a$http_b apart from ${http_b}a
 }
 
 // Parts are the parts of the request in the key, each once.
@@ -114,12 +115,15 @@ func (v *Variables) formsOf(text string) (forms []Form, why request.WhyOff) {
 		if len(forms)*len(more) > maxForms { // before they are made: see maxForms
 			return nil, tooManyForms
 		}
-		forms = joinForms(forms, []Form{{Text: text[end:begin]}})
+		forms = joinForms(forms, formsOfText(text[end:begin]))
 		forms = joinForms(forms, more)
 		end = found[1]
 	}
-	return joinForms(forms, []Form{{Text: text[end:]}}), ""
+	return joinForms(forms, formsOfText(text[end:])), ""
 }
+
+// formsOfText are the forms of a text without variables: one.
+func formsOfText(text string) []Form { return []Form{{Text: text, Template: text}} }
 
 // only are the forms for some of their requests.
 func only(requests request.Selection, forms []Form) []Form {
@@ -131,7 +135,10 @@ func only(requests request.Selection, forms []Form) []Form {
 func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
-			f := Form{Requests: a.Requests, parts: slices.Concat(a.parts, b.parts), Text: a.Text + b.Text}
+			f := Form{
+				Requests: a.Requests, parts: slices.Concat(a.parts, b.parts),
+				Text: a.Text + b.Text, Template: a.Template + b.Template,
+			}
 			f.Requests.NarrowTo(b.Requests)
 			if a.Requests.IsApart(b.Requests) || f.Requests.IsNone() {
 				continue
@@ -189,7 +196,7 @@ func (v *Variables) formsOfVariable(spelled string) (forms []Form, why request.W
 	if !ok {
 		return nil, request.WhyOff("A policy has nothing like nginx' $" + spelled + ".")
 	}
-	f := Form{parts: []keyPart{p}}
+	f := Form{parts: []keyPart{p}, Template: "$"}
 	if p.comment != "" {
 		f.Requests.Comment(p.comment)
 	}

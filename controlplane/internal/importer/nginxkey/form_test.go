@@ -42,8 +42,8 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 	isOther.NarrowTo(request.Selection{}) // an empty match, as a join leaves it
 	isOther.ExemptSelected([]request.Selection{isGold, isStaff}, nil)
 	require.Equal(t, []Form{
-		{Requests: isStaff, Text: "all"},
-		{Requests: isOther, parts: []keyPart{partOf["binary_remote_addr"]}},
+		{Requests: isStaff, Text: "all", Template: "all"},
+		{Requests: isOther, parts: []keyPart{partOf["binary_remote_addr"]}, Template: "$"},
 	}, forms)
 }
 
@@ -139,6 +139,7 @@ func TestPartsAndTextOfAKey(t *testing.T) {
 	require.Len(t, forms, 1)
 	require.Equal(t, []request.Part{request.Host, request.Header("x-user").Part}, forms[0].Parts())
 	require.Equal(t, "::", forms[0].Text)
+	require.Equal(t, "$:$:$", forms[0].Template)
 }
 
 // nginx takes its variables in any case.
