@@ -2,13 +2,11 @@
 // key, takes the units of all rules, and refunds them if one denies after all.
 //
 // Its invariant: all rules decide or none counts, and no race makes a later decision looser. A request that is denied
-// or Pending leaves the counters as if it had never come, but for four things:
+// or Pending leaves the counters as if it had never come, but for three things:
 //
 //	Keep                  what its rule keeps of a denial
-//	metrics NotTakenBack  units that could not be refunded
+//	metrics NotTakenBack  units that could not be refunded, or that the quota service has charged before
 //	metrics Evicted       a record of another key, which Take has added to its page's floor, stays there
-//	units of OwnShare     this proxy refunds them, and the quota service charges them all the same, also if the request
-//	                      is allowed in the end, and takes units of a lease instead
 //
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
 // has what a check finds (package cluster), and no message.

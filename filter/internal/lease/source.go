@@ -179,8 +179,8 @@ func (src *Source) refundLease(s *decide.Subject) bool {
 	if written == nil {
 		return false
 	}
-	for _, taken := range c.Taken {
-		if taken.Units > 0 {
+	for i := range c.Taken {
+		if taken := &c.Taken[i]; taken.Units > 0 {
 			src.worker.Returns.watchAgain(&at, taken.GrantID, c.MonotonicNs)
 		}
 	}

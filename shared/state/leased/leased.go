@@ -123,21 +123,27 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 
 // LeftOf returns how many units are left of a grant.
 func (l *Lease) LeftOf(grant GrantID) (units uint32) {
-	for i := range l.Grants {
-		if l.Grants[i].GrantID == grant {
-			units += l.Grants[i].Units
-		}
+	if g := l.find(grant); g != nil {
+		return g.Units
 	}
-	return units
+	return 0
 }
 
 // TakeBack takes what is left of a grant out of the lease.
 func (l *Lease) TakeBack(grant GrantID) {
+	if g := l.find(grant); g != nil {
+		g.Units = 0
+	}
+}
+
+// find returns the place of a grant, nil if it has none.
+func (l *Lease) find(grant GrantID) *GrantLeft {
 	for i := range l.Grants {
-		if l.Grants[i].GrantID == grant {
-			l.Grants[i].Units = 0
+		if g := &l.Grants[i]; g.GrantID == grant {
+			return g
 		}
 	}
+	return nil
 }
 
 // Denial is how long a denial holds. What it denies is by the verb that writes it: Deny denies a cost and what costs
