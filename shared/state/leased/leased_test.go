@@ -24,9 +24,9 @@ func TestLeaseRate(t *testing.T) {
 
 	const most = 5_000_000_000 // half of the longest horizon
 	l.Rate = Rate{FromNs: most, Before: 1<<32 - 1}
-	require.EqualValues(t, 1<<32-1, l.Rate.Over(most, most))
-	require.InDelta(t, 1<<31, l.Rate.Over(most+most/2, most), 1)
-	require.EqualValues(t, 1<<32-1, l.Rate.Over(0, most), "another worker has added units later")
+	require.Equal(t, uint32(1<<32-1), l.Rate.Over(most, most))
+	require.InDelta(t, uint32(1<<31), l.Rate.Over(most+most/2, most), 1)
+	require.Equal(t, uint32(1<<32-1), l.Rate.Over(0, most), "another worker has added units later")
 }
 
 // Units of several grants are spent in the order of their ends, and none after its
