@@ -54,7 +54,8 @@ func startWith(t *testing.T, first, dir string, flags ...string) server {
 		}
 		require.Less(t, log.Len(), 4<<20, "lines of the log are bounded")
 	})
-	require.Eventually(t, func() bool { return answers(web) }, patience, 5*time.Millisecond)
+	// serve opens the port for HTTP first. By then the one for proxies may refuse a connection.
+	require.Eventually(t, func() bool { return answers(web) && answers(xds) }, patience, 5*time.Millisecond)
 	return server{url: "http://" + web, xds: xds, process: cmd.Process}
 }
 
