@@ -244,13 +244,14 @@ func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {
 	require.EqualValues(t, 5, w.lost())
 }
 
-// A request takes units of its worker's grant and of another worker's, and then a rule denies it. Meanwhile a tick of
-// its worker has found nothing left of the grant. Each worker returns the units of its own grant all the same.
-func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
-	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["100/1s"],"cost":{"header":"v"}},` +
+// refundOfTwoGrants has a request take the last unit of grant 1 of its worker w and two of grant 1 of the other worker,
+// and then a rule deny it. In between it calls meanwhile. The units are of a rule with that limit.
+func refundOfTwoGrants(t *testing.T, limit string, meanwhile func(w *worker)) (w, other *worker) {
+	rules := `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["` + limit + `"],"cost":{"header":"v"}},` +
 		`{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
-	w, _ := pair(t, rules)
-	other, third := newWorker(t, w.proxy, rules, 2), newWorker(t, w.proxy, rules, 3)
+	w, _ = pair(t, rules)
+	other = newWorker(t, w.proxy, rules, 2)
+	third := newWorker(t, w.proxy, rules, 3)
 	passesLast := func(v string) {
 		w.proxy.Headers = map[string][]string{"v": {v}}
 		require.True(t, third.engine.Decide().Allowed)
@@ -264,12 +265,19 @@ func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
 	other.goOn()
 	w.proxy.After = func(string) { // the next request has taken of the lease
 		w.proxy.After = nil
-		w.passTime()
+		meanwhile(w)
 		passesLast("3")
 	}
 	id := w.request("a 3")
 	require.Contains(t, w.verdicts, id)
 	require.False(t, w.verdicts[id])
+	return w, other
+}
+
+// Meanwhile a tick has found nothing left of its worker's grant. Each worker returns the units of its own grant all the
+// same.
+func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
+	w, other := refundOfTwoGrants(t, "100/1s", (*worker).passTime)
 	w.passTime()
 	other.passTime()
 	require.Equal(t, []quota.Return{{Grant: 1, Units: 1}}, w.returned())
@@ -279,28 +287,7 @@ func TestUnitsThatARefundPutsBackGoBack(t *testing.T) {
 // Units that a refund puts back may be of another worker's grant. At its end these go back by that worker, who has got
 // them, even if the one that has refunded them looks first: it could only lose them.
 func TestARefundLeavesUnitsOfAnotherWorkersGrantToIt(t *testing.T) {
-	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["100/1h"],"cost":{"header":"v"}},` +
-		`{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
-	w, _ := pair(t, rules)
-	other, third := newWorker(t, w.proxy, rules, 2), newWorker(t, w.proxy, rules, 3)
-	passesLast := func(v string) {
-		w.proxy.Headers = map[string][]string{"v": {v}}
-		require.True(t, third.engine.Decide().Allowed)
-	}
-	passesLast("other") // makes the table
-	w.request("a")
-	other.request("a")
-	w.grant(2, 800*ms, true) // of which the request keeps 1
-	w.goOn()
-	other.grant(3, 900*ms, true)
-	other.goOn()
-	w.proxy.After = func(string) { // the next request has taken of the lease
-		w.proxy.After = nil
-		passesLast("3")
-	}
-	id := w.request("a 3")
-	require.Contains(t, w.verdicts, id)
-	require.False(t, w.verdicts[id])
+	w, other := refundOfTwoGrants(t, "100/1h", func(*worker) {})
 	w.proxy.Clock += second
 	said := quota.Results{Proxies: 1} // keeps the service from being silent
 	w.receive(said.Append(nil))
