@@ -48,8 +48,8 @@ func (s *scope) plans(m module, requests request.Selection) (list []plan) {
 // withOwnRules are the inner scopes that need rules of their own, each with those of its winners that do, too:
 //
 //   - Scopes with other limits need rules, as /a does.
-//   - Those that win over such a one need rules, whatever their limits are. Nothing else would limit /ax: the server's
-//     rules leave out all of /a, and those of /a leave out ~ x$.
+//   - A scope that wins over /a needs rules, whatever its limits are, as ~ x$ does. Else no rule would limit /ax: the
+//     rules of the server leave out all of /a, and the rules of /a leave out ~ x$.
 //   - Others need none, as /b: their requests stay with rules that have the same limits.
 func (s *scope) withOwnRules(m module) (list []innerScope) {
 	needsOwn := map[*scope]bool{}
