@@ -86,11 +86,10 @@ var sentences = map[policy.Code]string{
 
 	policy.CounterBlock: `shares counter {"1"} with {first}: both need the same block, or neither may have one`,
 
-	policy.CostWithoutPlace: "must name where the cost is: " +
-		"write {header: x-cost}, {query: cost} or {request_bytes: {per_unit: 4}}",
-	policy.CostTwoPlaces: "has more than one of header, query and request_bytes: keep one",
-	policy.CostBoundsMisplaced: "goes with header and query: " +
-		"min and max of request_bytes are fields of it, and without content-length its max counts",
+	policy.CostWithoutPlace: "must name where the cost is, such as {header: x-cost}",
+	policy.CostTwoPlaces:    "has several places where the cost is: keep one",
+	policy.CostBoundsMisplaced: "does not go with request_bytes: " +
+		"its min and max are fields of it, and without content-length its max counts",
 	policy.CostMinAboveMax:  "min is {1} and max {2}: min must not be above max",
 	policy.CostBeyondBounds: "default is {1}: it must be from min to max, {2} to {3}",
 	policy.CostForAllEarly:  "has no match, so no item after it is ever used: put it last",
@@ -123,9 +122,9 @@ var sentences = map[policy.Code]string{
 	policy.EmptyBucket:    "must be at least 1, not 0: a bucket that holds nothing always denies",
 	policy.BurstMisplaced: "only token_bucket has a burst: remove it, or set algorithm to token_bucket",
 
-	policy.RequestedWithoutPlace: "must name where a request says the limit: " +
-		"write jwt: {provider: corp, claim: rpm}, property: [metadata, filter_metadata, …] or header: x-limit",
-	policy.RequestedManyPlaces: "has several places where a request says the limit: keep one of jwt, property and header",
+	policy.RequestedWithoutPlace: "must name where a request says the limit, " +
+		"such as jwt: {provider: corp, claim: rpm} or header: x-limit",
+	policy.RequestedManyPlaces: "has several places where a request says the limit: keep one",
 	policy.RequestedUntrusted: "a client can send any {1} and so choose its limit: " +
 		"name a jwt claim or metadata, or add trusted: true if a proxy in front sets or removes it",
 	policy.RequestedTrusted:  "{1} does not come from the client, so there is nothing to trust: remove it",
@@ -153,7 +152,7 @@ var sentences = map[policy.Code]string{
 		"give it a rule of its own",
 	policy.SettleWindows: "has {count} windows: a rule with settle has at most " + strconv.Itoa(policy.MaxSettledWindows) +
 		", because what it holds takes the room of one",
-	policy.SettlePlaces: "must name one header or one trailer of the answer, such as {header: x-cost}",
+	policy.SettlePlaces: "must name one place in the answer where the cost is, such as {header: x-cost}",
 	policy.EstimateMisplaced: "only tokens can be estimated: " +
 		"write cost or 0, or set to to tokens, input_tokens, output_tokens or price",
 	policy.PriceWithoutPrices: "needs what tokens cost: " +
