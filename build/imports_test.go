@@ -95,13 +95,22 @@ func inFolders(folders ...string) func(string) bool {
 	}
 }
 
+// inside holds for what is in a folder, but for what is in these folders of it.
+func inside(folder string, except ...string) func(string) bool {
+	excepted := inFolders(except...)
+	return func(name string) bool { return within(name, folder) && !excepted(name) }
+}
+
 func anyOf(names ...string) func(string) bool {
 	return func(name string) bool {
 		return slices.ContainsFunc(names, func(root string) bool { return name == root || strings.HasPrefix(name, root+"/") })
 	}
 }
 
-const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
+const (
+	sdk       = "github.com/proxy-wasm/proxy-wasm-go-sdk"
+	importers = "controlplane/internal/importer"
+)
 
 var importLaws = []importLaw{
 	{who: ".", what: "imports no helper of tests",
@@ -118,12 +127,10 @@ var importLaws = []importLaw{
 		reason:    "what is measured is what users run, from outside"},
 	{who: "envoy", what: "must not reach filter or controlplane", forbidden: inFolders("filter", "controlplane"),
 		reason: "both use it; the simulator and the reverse proxy run the compiled filter, never its source"},
-	{who: "envoy/proc", what: "must not reach another package of the module", forbidden: func(name string) bool {
-		return within(name, "") && !within(name, "envoy/proc")
-	}, reason: "it runs any Envoy; what is in the bootstrap is the caller's business"},
-	{who: "shared", what: "must not reach anything of the module outside shared", forbidden: func(name string) bool {
-		return within(name, "") && !within(name, "shared")
-	}, reason: "both halves stand on it"},
+	{who: "envoy/proc", what: "must not reach another package of the module", forbidden: inside("", "envoy/proc"),
+		reason: "it runs any Envoy; what is in the bootstrap is the caller's business"},
+	{who: "shared", what: "must not reach anything of the module outside shared", forbidden: inside("", "shared"),
+		reason: "both halves stand on it"},
 	{who: "shared/limit", what: "imports nothing but math/bits",
 		forbidden: func(name string) bool { return name != "math/bits" }, direct: true,
 		reason: "a decision is a pure function of integers: no clock, no allocation, no format"},
@@ -139,16 +146,13 @@ var importLaws = []importLaw{
 		reason:    "a request that waits is gone on with by the host, which asks Client.Next: no callback re-enters"},
 	{who: "controlplane/internal/cli/serving", what: "must not reach flags", forbidden: anyOf("github.com/spf13"),
 		reason: "a command reads its flags, and hands over what they say"},
-	{who: "controlplane/internal/importer/draft", what: "must not reach a reader",
-		forbidden: inFolders("controlplane/internal/importer/envoy", "controlplane/internal/importer/nginx",
-			"controlplane/internal/importer/envoyfile", "controlplane/internal/importer/gateway",
-			"controlplane/internal/importer/ingress", "controlplane/internal/importer/nginxkey",
-			"controlplane/internal/importer/descriptor"),
-		reason: "it writes what any reader makes: another limiter is another reader, not a case in the draft"},
-	{who: "controlplane/internal/importer/nginx", what: "must not reach what is Envoy's",
-		forbidden: inFolders("controlplane/internal/importer/envoy", "controlplane/internal/importer/envoyfile",
-			"controlplane/internal/importer/gateway", "controlplane/internal/importer/descriptor"),
-		reason: "readers share the draft alone, so that each can change without the others"},
+	{who: importers + "/draft", what: "must not reach a reader",
+		forbidden: inside(importers, importers+"/draft", importers+"/request", importers+"/source"),
+		reason:    "it writes what any reader makes: another limiter is another reader, not a case in the draft"},
+	{who: importers + "/nginx", what: "must not reach another reader",
+		forbidden: inside(importers, importers+"/nginx", importers+"/nginxkey", importers+"/draft", importers+"/request",
+			importers+"/source"),
+		reason: "readers share what is made alone, so that each can change without the others"},
 	{who: "filter/internal", except: "filter/internal/host", what: "imports neither unsafe nor time",
 		forbidden: anyOf("unsafe", "time"), direct: true,
 		reason: "time comes from the host, once a request; memory tricks belong to filter/internal/host"},
