@@ -122,10 +122,10 @@ var settleObject = newObject("settle", []field[Settle]{
 })
 
 // settleToObject is "to" if it is an object.
-var settleToObject = newObject("settle_to", []field[Settle]{
+var settleToObject = oneOf(newObject("settle_to", []field[Settle]{
 	{"header", tokenShape, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
 	{"trailer", tokenShape, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
-})
+}))
 
 // answerObject is "when".
 var answerObject = newObject("answer", []field[Answer]{

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// keyObject is one item of "key", which has exactly one of the fields: the kinds.
-var keyObject = newObject("key", []field[KeyPart]{
+// keyObject is one item of "key". Its fields are the kinds.
+var keyObject = oneOf(newObject("key", []field[KeyPart]{
 	part(KeyHeader, choice("header", tokenShape, objectOf("header")), readKeyHeader),
 	partObject(KeyClientIP, clientIPObject),
 	partObject(KeyHost, hostObject),
@@ -19,7 +19,7 @@ var keyObject = newObject("key", []field[KeyPart]{
 	part(KeyProperty, segments, readProperty),
 	part(KeyFirstOf, listOf(objectOf("key"), 2, MaxKeyParts), readFirstOf),
 	partObject(KeyAddress, addressObject),
-})
+}))
 
 // part is the row of a kind.
 func part(kind KeyKind, shape Shape, read func(*reader, value, *KeyPart)) field[KeyPart] {

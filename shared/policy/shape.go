@@ -65,6 +65,7 @@ func required(s Shape) Shape {
 // ObjectSchema is an object of the policy file.
 type ObjectSchema struct {
 	Name   string // "policy" is the whole file
+	IsOne  bool   // it has exactly one of the fields
 	Fields []FieldSchema
 }
 
@@ -121,6 +122,12 @@ func newObject[T any](name string, fields []field[T]) *object[T] {
 		o.Fields = append(o.Fields, f)
 		o.read = append(o.read, fields[i].read)
 	}
+	return o
+}
+
+// oneOf is a table of an object that has exactly one of the fields. Who reads it checks that.
+func oneOf[T any](o *object[T]) *object[T] {
+	o.IsOne = true
 	return o
 }
 

@@ -113,7 +113,7 @@ func testObjects() properties { return objectsOf(testfile.Schema()) }
 func objectsOf(format []policy.ObjectSchema, texts map[string]string) (list properties) {
 	for _, o := range format {
 		n := &node{Type: "object", AdditionalProperties: false}
-		if o.Name == "key" || o.Name == "settle_to" {
+		if o.IsOne {
 			n.MinProperties, n.MaxProperties = 1, 1
 		}
 		for _, f := range o.Fields {
