@@ -55,9 +55,12 @@ func TestBounds(t *testing.T) {
 	_, errs, _ := judge(parseTree(t, rule(`,"response":{"headers":{`+many(policy.MaxResponseHeaders+1, `"x-a":"1"`)+`}}`)))
 	require.Equal(t, []string{"rules[0].response.headers: has 33 items, the most is 32"}, messages(errs))
 	_, errs, _ = judge(parseTree(t, `{"version":1,"`+strings.Repeat("é", 500_000)+`":1}`))
-	require.Equal(t, []string{`["` + strings.Repeat("é", 30) + `…"]: unknown field: the fields here are name, proxies, ` +
-		`version, revision, domain, headers, quota, rules, exempt, manage, usage, report_keys, report_secret`},
-		messages(errs))
+	var fields []string
+	for _, f := range policy.Schema()[0].Fields {
+		fields = append(fields, f.Name)
+	}
+	require.Equal(t, []string{`["` + strings.Repeat("é", 30) + `…"]: unknown field: the fields here are ` +
+		strings.Join(fields, ", ")}, messages(errs))
 	_, errs, _ = judge(parseTree(t, `{"version":1,"rules":[`+many(10_001, "7")+`]}`))
 	require.Equal(t, "rules: has 10001 items, the most is 10000", errs[0].String())
 	require.Len(t, errs, 1001)
