@@ -96,7 +96,8 @@ func (v *View) UndoHold(granted *quota.Report, units uint32) bool {
 const (
 	// MaxHolders is how many workers may hold units of one key.
 	MaxHolders = 256
-	// emptyNs is how long a holder of nothing is remembered at most, so that no late report counts twice.
+	// emptyNs is how long a holder is remembered at most that holds and has charged nothing, so that no late report
+	// counts.
 	emptyNs = 60 * second
 )
 
@@ -119,9 +120,15 @@ type Holder struct {
 	HoldNs  int64  // for how long a silent worker holds its units
 }
 
-// endNs is when the holder goes: what it holds is charged then.
+// endNs is when the holder goes: what it holds is charged then. One that has charged something stays as long, though it
+// holds nothing: its worker may not know that this is counted, and reports it again. For example, the hold is 10
+// minutes:
+//
+//	      worker           store
+//	0 s   #7 charged 1 ->  counts 1. The answer is lost, and then the network fails
+//	90 s  #8 charged 1 ->  counts 1 - 1, because it still has the holder of #7
 func (h *Holder) endNs() int64 {
-	if h.Held == 0 {
+	if h.Held == 0 && h.Charged == 0 {
 		return h.NotedNs + min(h.HoldNs, emptyNs)
 	}
 	return h.NotedNs + h.HoldNs

@@ -33,11 +33,12 @@ func TestHoldsNeverOver(t *testing.T) {
 		runs /= 10
 	}
 	for name, windows := range heldShapes {
-		hold := limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 10, Unlimited: len(windows) > 0}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			granted := 0
 			for seed := range uint64(runs) {
+				hold := limit.Window{Algorithm: limit.Concurrency, Limit: 10, Unlimited: len(windows) > 0}
+				hold.PeriodNs = []int64{holdNs, longHoldNs}[seed%7/4]
 				h := newHoldModel(seed, hold, windows...)
 				for range 1500 {
 					h.step(t)
@@ -48,7 +49,7 @@ func TestHoldsNeverOver(t *testing.T) {
 				}
 				require.Empty(t, h.over(), "seed %d", seed)
 				if h.lied > 0 {
-					h.record.Roll(h.record.NowNs + holdNs)
+					h.record.Roll(h.record.NowNs + h.holdNs())
 					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
 					h.record.Roll(h.record.NowNs + limit.MaxPeriodNs)
 					require.Equal(t, Passes, h.OfferNow(1, 1).Verdict, "seed %d: the key is locked for longer", seed)
@@ -221,24 +222,56 @@ func TestAWorkerIsBelievedToHoldALimit(t *testing.T) {
 	}
 }
 
-// TestAHolderOfNothingGoesSoon: after a minute, or with its hold if that is shorter.
+// TestAHolderOfNothingGoesSoon: after a minute, or with its hold if that is shorter. One that has charged something
+// stays for its hold.
 func TestAHolderOfNothingGoesSoon(t *testing.T) {
 	for _, c := range []struct {
-		held  uint32
-		hold  int64
-		after int64
+		held    uint32
+		charged uint64
+		hold    int64
+		after   int64
 	}{
-		{0, holdNs, holdNs},
-		{0, 60 * minute, minute},
-		{1, 60 * minute, 60 * minute},
+		{0, 0, holdNs, holdNs},
+		{0, 0, 60 * minute, minute},
+		{0, 1, 60 * minute, 60 * minute},
+		{1, 0, 60 * minute, 60 * minute},
 	} {
 		v := at(base, 0)
-		v.record.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: c.hold}}
+		v.record.Holders = Holders{{Worker: 1, Held: c.held, Charged: c.charged, NotedNs: base, HoldNs: c.hold}}
 		require.Equal(t, base+c.after, v.record.ExpiryNs())
 		v.record.Roll(base + c.after - 1)
 		require.Len(t, v.record.Holders, 1, "%+v", c)
 		v.record.Roll(base + c.after)
 		require.Empty(t, v.record.Holders, "%+v", c)
+	}
+}
+
+// TestWhatIsReportedTwiceCountsOnce: a worker reports what an answer has cost, the store's answer to that is lost, and
+// the worker is silent for a while. Then it reports the cost again. Only after a whole hold it counts twice: the worker
+// counts as gone by then.
+func TestWhatIsReportedTwiceCountsOnce(t *testing.T) {
+	const hold = 10 * minute
+	for _, c := range []struct {
+		silentNs int64
+		used     uint32
+	}{
+		{second, 1},
+		{minute, 1}, // as long as a holder stays that has charged nothing
+		{hold - 1, 1},
+		{hold, 2},
+	} {
+		v := at(base, 0, fixed(10, 60*minute))
+		v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: hold, Unlimited: true}
+		var worker quota.Sums
+		worker.Settle(0, 1)
+		report := func(number uint64) {
+			_, _, err := v.Note(&quota.Part{Report: worker.NewReport(1, number, 0)})
+			require.NoError(t, err)
+		}
+		report(7)
+		v.record.Roll(base + c.silentNs)
+		report(8)
+		require.Equal(t, c.used, v.record.Usages[0].Used, "silent for %d s", c.silentNs/second)
 	}
 }
 

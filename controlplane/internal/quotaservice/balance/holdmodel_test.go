@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	holdNs  = 10 * second
-	startNs = 4 * second // of a store that has lost its state
+	holdNs     = 10 * second
+	longHoldNs = 8 * minute // longer than a holder of nothing stays
+	startNs    = 4 * second // of a store that has lost its state
 )
 
 // modelWorker is a worker with running requests: its account, and what the exact limiter knows.
@@ -23,6 +24,7 @@ type modelWorker struct {
 	id      uint64
 	running []uint32 // units of each
 	notedNs int64    // when its last report was noted
+	cutNs   int64    // until then it is cut off: no message of it arrives, and none to it
 	sentNs  int64    // of a report without an answer, 0 = there is none
 }
 
@@ -52,6 +54,7 @@ type holdModel struct {
 	losses  bool // the store loses its state now and then
 	kills   bool // workers are killed now and then
 	lies    bool // somebody reports what is not so
+	cuts    bool // workers are cut off now and then, for up to half of a hold
 	lied    int
 	lostNs  int64 // when the store has lost its state last
 	killed  int
@@ -63,7 +66,7 @@ func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *hold
 	total := limit.Window{Algorithm: limit.FixedWindow, PeriodNs: limit.MaxPeriodNs, Unlimited: true}
 	h := &holdModel{
 		View: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)),
-		losses: seed%3 == 0, kills: seed%2 == 0, lies: seed%5 == 1,
+		losses: seed%3 == 0, kills: seed%2 == 0, lies: seed%5 == 1, cuts: seed%4 > 0,
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; w.IsFixed() && !w.Unlimited {
@@ -77,12 +80,14 @@ func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *hold
 	return h
 }
 
+func (h *holdModel) holdNs() int64 { return h.HoldLimit.PeriodNs }
+
 func (h *holdModel) begin() {
 	h.workers = append(h.workers, &modelWorker{id: h.r.Uint64(), notedNs: h.record.NowNs})
 }
 
 func (h *holdModel) step(t *testing.T) {
-	h.record.Roll(h.record.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
+	h.record.Roll(h.record.NowNs + h.r.Int64N([]int64{ms, 30 * ms, h.holdNs() / 10}[h.r.IntN(3)]))
 	if h.record.NowNs-h.lostNs >= startNs {
 		h.StartingForNs = 0
 	}
@@ -95,6 +100,8 @@ func (h *holdModel) step(t *testing.T) {
 		h.loseState()
 	case n == 2 && h.lies:
 		h.lie(t)
+	case n == 3 && h.cuts && h.r.IntN(4) == 0:
+		w.cutNs = w.notedNs + h.r.Int64N(h.holdNs()/2)
 	case n < 15:
 		h.answer(w)
 	case w.sentNs == 0:
@@ -123,7 +130,8 @@ func (h *holdModel) loseState() {
 		sums := w.Sums // a copy: this report is not sent
 		report := sums.NewReport(w.id, h.number, 0)
 		h.charged += report.Charged - report.Known
-		w.notedNs, w.sentNs = h.record.NowNs-holdNs, 0
+		w.notedNs = h.record.NowNs - h.holdNs()
+		w.sentNs, w.cutNs = 0, 0
 	}
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
 	for i := range h.record.Usages {
@@ -175,7 +183,7 @@ func (h *holdModel) tick(w *modelWorker) {
 	if w.sentNs != 0 && h.record.NowNs-w.sentNs > 100*ms {
 		w.sentNs = 0
 	}
-	renew := holdNs / limit.HoldParts
+	renew := h.holdNs() / limit.HoldParts
 	if w.Idle() {
 		w.Sums = quota.Sums{} // and nothing is kept
 	}
@@ -189,10 +197,10 @@ func (h *holdModel) send(w *modelWorker, p quota.Part) {
 	h.number++
 	p.Report = w.NewReport(w.id, h.number, 0)
 	w.sentNs = h.record.NowNs
-	lost := h.r.IntN(6) == 0 && h.record.NowNs-w.notedNs < holdNs/2
+	lost := h.r.IntN(6) == 0 && h.record.NowNs-w.notedNs < h.holdNs()/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {
 		lateNs := h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
-		if h.record.NowNs-w.notedNs > holdNs/16 {
+		if h.record.NowNs-w.notedNs > h.holdNs()/16 {
 			lateNs = 0 // a worker that is not heard for long counts as silent: another test
 		}
 		if !lost {
@@ -214,6 +222,7 @@ func (h *holdModel) deliver() {
 		switch {
 		case m.undo:
 			h.UndoHold(&m.part.Report, m.units)
+		case h.record.NowNs < m.to.cutNs: // it is lost
 		case m.back:
 			h.answered(&m)
 		default:
@@ -253,7 +262,7 @@ func (h *holdModel) answered(m *letter) {
 		return
 	}
 	w.sentNs = 0
-	if !m.ok || h.record.NowNs-m.sent >= holdNs/limit.HoldParts {
+	if !m.ok || h.record.NowNs-m.sent >= h.holdNs()/limit.HoldParts {
 		return
 	}
 	for left := m.units; left > 0 && h.r.IntN(8) > 0; { // what nobody takes goes back with the next report
@@ -301,6 +310,9 @@ func (h *holdModel) check(t *testing.T) {
 
 // end lets all that is under way arrive, and all that runs end.
 func (h *holdModel) end() {
+	for _, w := range h.workers {
+		w.cutNs = 0
+	}
 	for range 400 {
 		h.record.Roll(h.record.NowNs + 20*ms)
 		for i := range h.mail {
