@@ -26,16 +26,17 @@ func appendDefinitions(b []byte, parts []KeyPart) []byte {
 				b = appendSized(b, name)
 			}
 		}
+		if len(p.Path) > 0 {
+			b = appendPath(b, p.Path)
+		}
 		switch p.Kind {
 		case KeyClientIP, KeyAddress:
 			b = appendNumber(appendNumber(b, p.V4Prefix), p.V6Prefix)
 		case KeyPath:
 			b = appendNumber(b, p.Segment)
-		case KeyJWT, KeyProperty:
-			b = appendPath(b, p.Path)
 		case KeyFirstOf:
 			b = append(appendDefinitions(append(appendNumber(b, len(p.Of)), '('), p.Of), ')')
-		default: // the names say all
+		default: // the names and the path say all
 		}
 	}
 	return b
