@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one are here.
@@ -13,8 +14,9 @@ type Part struct {
 	Definition *quota.Definition // which Wire names by its number
 
 	// What the service grants, and no request takes, is kept in one of:
-	lease   leaseAt          // of a rule that leases
-	Account *account.Account // of a rule that holds: the part reports it. Others report nothing
+	source   *Source          // of a rule that leases: in the key's lease
+	leaseKey state.LeaseKey   // by which it finds that
+	Account  *account.Account // of a rule that holds: the part reports it. Others report nothing
 }
 
 // lookPart is what is asked for a look at the subject's key.
@@ -29,7 +31,7 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 // 0: it only asks ahead of need.
 func (src *Source) leasePart(s *decide.Subject, cost, uncharged uint32) Part {
 	e, d := s.Cluster.Lease, src.definition(s)
-	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
+	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Uncharged: uncharged, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}

@@ -42,7 +42,7 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	if p.Account != nil {
 		h.keepInAccount(p.Account)
 	} else {
-		h.keepInLease(&p.lease)
+		h.keepInLease()
 	}
 }
 
@@ -53,6 +53,7 @@ type handout struct {
 	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
 	cameNs  int64            // when it came
 	rest    leased.GrantLeft // what nobody has got yet
+	stays   bool             // the rest, in the key's lease
 
 	allotment cluster.Allotment // of the next request, but for its units
 	blockNs   int64             // of a denial: until when the key is blocked, 0 = it is not
@@ -131,21 +132,24 @@ func (h *handout) keepInAccount(acc *account.Account) {
 }
 
 // keepInLease puts what no request has got into the lease, or has it go back.
-func (h *handout) keepInLease(at *leaseAt) {
-	w := at.source.worker
-	e := at.change(w.clock.Now(), h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
-	if e != nil && e.LeftOf(h.rest.GrantID) > 0 {
-		w.Returns.watch(at, h.rest.GrantID, h.cameNs)
+func (h *handout) keepInLease() {
+	src := h.part.source
+	at := src.table.At(h.part.leaseKey)
+	wallNs := src.worker.clock.Now()
+	written := at.Change(wallNs, h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
+	if written && h.stays {
+		at.Watch(h.rest.GrantID, h.cameNs)
 	} else {
-		w.Returns.giveBack(at.source, h.rest)
+		src.table.GiveBack(h.rest)
 	}
 }
 
 // writeInto writes the answer into the key's lease, and puts the rest there if that may stay.
 func (h *handout) writeInto(e *state.LeaseEntry) bool {
-	h.writeAnswer(&e.Lease, h.part.lease.source, e.NowNs)
+	h.writeAnswer(&e.Lease, h.part.source, e.NowNs)
 	mayStay := h.grant.Leased && h.isValid && !h.grant.Denied && e.NowNs < h.rest.EndNs
-	if mayStay && h.rest.Units > 0 && e.Put(h.rest) {
+	h.stays = mayStay && h.rest.Units > 0 && e.Put(h.rest)
+	if h.stays {
 		e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
 	}
 	return true

@@ -41,12 +41,12 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if taken != state.OK {
 		return taken
 	}
-	at := leaseAt{src, s.Cluster.Lease.Key()}
-	written := at.change(s.Record.Now, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
+	at := src.table.At(s.Cluster.Lease.Key())
+	written := at.Change(s.Record.Now, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		e.Uncharged.Add(s.Cost)
 		return true
 	})
-	if written == nil {
+	if !written {
 		src.local.Refund(s, s.Record.Now)
 		return state.Failed
 	}
@@ -55,11 +55,11 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 
 // refundShare undoes takeShare. The request may take of the share once more, after it has waited for another rule.
 func (src *Source) refundShare(s *decide.Subject, wallNs int64) bool {
-	at := leaseAt{src, s.Cluster.Lease.Key()}
-	removed := at.change(wallNs, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
+	at := src.table.At(s.Cluster.Lease.Key())
+	removed := at.Change(wallNs, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		return e.Uncharged.Remove(s.Cost)
 	})
-	return src.local.Refund(s, wallNs) && removed != nil
+	return src.local.Refund(s, wallNs) && removed
 }
 
 // claimUncharged returns the units that the ask of a request has to tell, and writes that it does. If another worker
@@ -67,7 +67,7 @@ func (src *Source) refundShare(s *decide.Subject, wallNs int64) bool {
 // service hears of these.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (told uint32) {
 	told = src.tellUncharged(e)
-	if told > 0 && src.write(e) != state.OK {
+	if told > 0 && src.table.Write(e) != state.OK {
 		return 0
 	}
 	return told

@@ -3,6 +3,7 @@ package lease
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/grants"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -37,11 +38,10 @@ import (
 //	Nowhere     never called: a cost of 0 takes nothing   never called
 type Source struct {
 	clusterRule
-	table *state.Leases
+	table *grants.Table
 
 	keeps  bool // units may be kept for later requests: not with "lease: off"
 	refill refill
-	idleNs int64 // after which units that nobody takes go back
 
 	key []byte // memory for tableKey
 }
@@ -142,7 +142,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	s.Cluster.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
 	told, refills := src.beginRefill(e)
-	taken := src.write(e)
+	taken := src.table.Write(e)
 	if refills && taken == state.OK {
 		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, told))
 	}
@@ -168,20 +168,20 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // counted.
 func (src *Source) refundLease(s *decide.Subject) bool {
 	c := &s.Cluster
-	at := leaseAt{src, c.Lease.Key()}
-	written := at.change(s.Record.Now, c.MonotonicNs, func(e *state.LeaseEntry) bool {
+	at := src.table.At(c.Lease.Key())
+	written := at.Change(s.Record.Now, c.MonotonicNs, func(e *state.LeaseEntry) bool {
 		fits := e.WrittenNs != 0
 		for _, taken := range c.Taken {
 			fits = fits && (taken.Units == 0 || e.Put(taken))
 		}
 		return fits
 	})
-	if written == nil {
+	if !written {
 		return false
 	}
 	for i := range c.Taken {
 		if taken := &c.Taken[i]; taken.Units > 0 {
-			src.worker.Returns.watchAgain(&at, taken.GrantID, c.MonotonicNs)
+			at.WatchAgain(taken.GrantID, c.MonotonicNs)
 		}
 	}
 	return true
@@ -189,7 +189,7 @@ func (src *Source) refundLease(s *decide.Subject) bool {
 
 // takeBack has the units go back.
 func (src *Source) takeBack(s *decide.Subject) {
-	src.worker.Returns.giveBack(src, s.Cluster.Allotment.GrantLeft)
+	src.table.GiveBack(s.Cluster.Allotment.GrantLeft)
 }
 
 // A lease is written in two ways:
@@ -197,43 +197,7 @@ func (src *Source) takeBack(s *decide.Subject) {
 //	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
 //	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
 //	                      later ask
-//	read anew             takeShare, refundShare, refundLease, keepInLease and watchedGrant.collect, by leaseAt.change
-
-// leaseAt is where the lease of one key lies, also when there is no request of the key any more.
-type leaseAt struct {
-	source *Source
-	key    state.LeaseKey
-}
-
-// change reads the lease, at an instant of both clocks, and writes it as changed says, unless that returns false. If
-// another worker has written the lease meanwhile, it begins anew with what is there by now, so it may call changed
-// several times. It returns the lease as it is written, nil if it is not; the next change of any lease uses its memory.
-func (at *leaseAt) change(wallNs, now int64, changed func(e *state.LeaseEntry) bool) (written *state.LeaseEntry) {
-	src := at.source
-	e := &src.worker.entry
-	for range state.MaxRetries {
-		if src.table.ReadHashed(e, at.key, wallNs, now) != state.OK || !changed(e) {
-			return nil
-		}
-		switch src.write(e) {
-		case state.OK:
-			return e
-		case state.Mismatch: // once more
-		default:
-			return nil
-		}
-	}
-	return nil
-}
-
-// write writes a lease, and counts what the record held that it may replace.
-func (src *Source) write(e *state.LeaseEntry) state.Status {
-	written := src.table.Write(e)
-	if written == state.OK {
-		src.noteLost(e.Replaced)
-	}
-	return written
-}
+//	read anew             takeShare, refundShare, refundLease, keepInLease and Returns.CollectIdle, by At.Change
 
 // Tables are the table of leases, and what counts in the place of a silent service: keys
 // that are among the leases.

@@ -8,25 +8,25 @@
 // share is in the tables of package state: a write of a lease returns state.Mismatch if another worker has written it
 // meanwhile, and is tried again on what is there by now, up to state.MaxRetries times.
 //
-// Who calls whom. No package calls upwards or to the right: it leaves what it has to say where the caller looks.
+// Who calls whom. Only the calls that are drawn exist: each leaves what it has to say where the caller looks.
 //
 //	decide, hold                                     host
 //	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
 //	  v                                                v
 //	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
-//	  |            |             BeginAsk, EndAsks,    |
-//	  |  Read,     |  Open,      HandOut               |  Due, Write, ...
-//	  |  Write     |  Hold, ...                        |
-//	  v            v                                   v
-//	table of    account.Book, and its Accounts  <------+
-//	leases
+//	  |            |             BeginAsk, EndAsks,    |      |
+//	  |  Read,     |  Open,      HandOut               |      |  CollectIdle, AppendTo, ...
+//	  |  Write     |  Hold, ...                        |      v
+//	  v            v                                   |   grants.Returns
+//	grants.Table   account.Book, and its Accounts  <---+
+//	                                     Due, Write, ...
 //
 //	what          is left in                by                         for
 //	a request     Subject.Cluster           HandOut                    Source.Check and Take, in the next Decide
 //	a refill      Worker.refills            Source.Take                Client.Flush
 //	a report      the list of Book          Account.list               Client.Flush
 //	a return      Worker.Returns            HandOut, EndAsks and       Client.Flush
-//	                                        CollectIdle, by giveBack
+//	                                        CollectIdle
 //	silence       Worker.Service            Client.Tick                Source.Check
 //
 // A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
@@ -49,8 +49,7 @@
 //
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	source.go       Source       checks and takes units of leases
-//	                leaseAt      reads and writes leases, also without a request
+//	source.go       Source       checks and takes units of leases, which lie in a grants.Table
 //	silence.go                   takes units of this proxy's share, and tells the service of them later
 //	refill.go       refill       when units are asked for ahead of need, and how many
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
@@ -58,7 +57,6 @@
 //	definitions.go  definitions  how limits are defined to the service
 //	handout.go      HandOut      what the service grants, or denies: requests that have waited get it, and the key's
 //	                             lease or account keeps the rest
-//	returns.go      Returns      what goes back, at once or when it is idle
 //	look.go         Look         what clients are told that ask for their usage
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
@@ -69,6 +67,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/grants"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -93,14 +92,12 @@ type Worker struct {
 	domain      string
 
 	// Between the sources and package talk:
-	Service Service       // how the service is
-	Book    *account.Book // what is held
-	Returns Returns       // what goes back
-	refills []Part        // what requests to come will soon need: DrainRefills
+	Service Service        // how the service is
+	Book    *account.Book  // what is held
+	Returns grants.Returns // what goes back
+	refills []Part         // what requests to come will soon need: DrainRefills
 
-	// Memory:
-	entry   state.LeaseEntry // for leaseAt.change
-	scratch state.Scratch
+	scratch state.Scratch // memory
 }
 
 // Service is how the quota service is. The talk writes what it finds out, and sources decide by it. A worker without a
@@ -131,11 +128,12 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 		r.SetSource(&HoldSource{clusterRule: ofCluster}, fallback)
 		return
 	}
-	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
+	leases := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
 	r.SetSource(&Source{
-		clusterRule: ofCluster, table: table, keeps: p.Lease != quota.LeaseOff,
-		refill: refillOf(windows), idleNs: quota.IdleNs(windows),
-	}, table.Table())
+		clusterRule: ofCluster,
+		table:       grants.NewTable(leases, &w.Returns, quota.IdleNs(windows), &r.Metrics.LeasedUnitsLost),
+		keeps:       p.Lease != quota.LeaseOff, refill: refillOf(windows),
+	}, leases.Table())
 }
 
 // windowsHash is a hash of what makes windows the same: of their limit.Window.Identity.
@@ -179,6 +177,9 @@ func (w *Worker) AssumeSilent(silent bool, do func()) {
 func (w *Worker) DecideLike(from *Worker) {
 	w.Service = Service{TimeoutNs: from.Service.TimeoutNs, Silent: from.Service.Silent}
 }
+
+// CollectIdle has units go back that nobody takes any more.
+func (w *Worker) CollectIdle(now int64) { w.Returns.CollectIdle(w.clock.Now(), now) }
 
 // HasNews reports whether there is something to send that no request waits for.
 func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.Book.HasListed() }

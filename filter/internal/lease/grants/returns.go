@@ -1,0 +1,190 @@
+package grants
+
+import (
+	"math"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
+)
+
+// Units that nobody takes go back, so that other proxies can have them:
+//
+//	At.Watch        remembers a grant of which units were put into a lease
+//	CollectIdle     visits it at a tick, and has its units leave the lease and go back if their time is over, or if
+//	                nobody has written the lease for idleNs
+//	Table.GiveBack  puts units on the list due: those that no lease can keep, and those that a request leaves
+//	AppendTo        has the list leave with a message
+//
+// They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
+// their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
+// lease are lost at once. Nobody visits the grants of an earlier configuration, so what is lost of them is not counted.
+
+// Returns are the units of a worker's grants that go back.
+type Returns struct {
+	stream uint32      // that is open: only units of its grants can go back. 0 = none
+	due    []dueReturn // to be sent, all of grants of this stream
+
+	watched     []watchedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
+	nextVisitNs int64          // when to visit the first of them; 0 = at the next tick
+	idleNs      int64          // the shortest of the worker's tables, 0 = it has none
+
+	entry state.LeaseEntry // memory for At.Change
+}
+
+// dueReturn is a return to be sent, of units that the table's rule had leased.
+type dueReturn struct {
+	table *Table
+	quota.Return
+}
+
+// watchedGrant is a grant with units in a key's lease.
+type watchedGrant struct {
+	at      At
+	grant   leased.GrantID
+	visitNs int64 // when to visit it next
+}
+
+const (
+	// maxReturns is how many returns one message has at most, each of one grant.
+	maxReturns = 1024
+	// maxWatched is how many grants with units in leases one worker remembers. A grant beyond these is not visited: what
+	// requests leave of it is lost when its time is over. Nobody finds out how much that is, so it counts as one unit.
+	maxWatched = 4096
+	// maxVisitNs is the longest time until a worker visits a grant again.
+	maxVisitNs = 1_000_000_000
+)
+
+// StreamOpened says which stream is open.
+func (rets *Returns) StreamOpened(number uint32) { rets.stream = number }
+
+// StreamEnded says that none is open any more. What should have gone back on it is lost.
+func (rets *Returns) StreamEnded() {
+	rets.stream = 0
+	for i := range rets.due {
+		rets.due[i].table.noteLost(rets.due[i].Units)
+	}
+	rets.due = rets.due[:0]
+}
+
+// Count is how many returns the next message has.
+func (rets *Returns) Count() int { return min(len(rets.due), maxReturns) }
+
+// AppendTo adds these to the end of a message. They stay due until it is sent.
+func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
+	for i := range rets.due[:rets.Count()] {
+		message = append(message, rets.due[i].Return)
+	}
+	return message
+}
+
+// Sent says that a message has been sent with the first n of them.
+func (rets *Returns) Sent(n int) { rets.due = rets.due[n:] }
+
+// IdleNs is the shortest time after which units in a lease may be idle, 0 if there are none.
+func (rets *Returns) IdleNs() int64 {
+	if len(rets.watched) == 0 {
+		return 0
+	}
+	return rets.idleNs
+}
+
+// canGoBack reports whether units of the grant can go back: on the stream that got them, by the grant's number.
+func (rets *Returns) canGoBack(grant leased.GrantID) bool {
+	return grant.Stream == rets.stream && grant.Number > 0
+}
+
+// giveBack has units go back if they can. Else they are lost.
+func (rets *Returns) giveBack(t *Table, left leased.GrantLeft) {
+	switch {
+	case left.Units == 0:
+	case rets.canGoBack(left.GrantID):
+		rets.due = append(rets.due, dueReturn{t, quota.Return{Grant: left.Number, Units: left.Units}})
+	default:
+		t.noteLost(left.Units)
+	}
+}
+
+// Watch has CollectIdle visit a grant whose units were put into the lease now.
+func (at At) Watch(grant leased.GrantID, now int64) {
+	rets := at.table.returns
+	if len(rets.watched) >= maxWatched {
+		at.table.noteLost(1)
+		return
+	}
+	visitNs := min(now+at.table.idleNs, grant.EndNs, rets.latestVisitNs(now))
+	rets.watched = append(rets.watched, watchedGrant{at, grant, visitNs})
+	rets.nextVisitNs = min(rets.nextVisitNs, visitNs)
+}
+
+// WatchAgain is Watch for a grant whose units a refund has put back into the lease: a visit between taking and
+// refunding them may have found nothing of it left. It leaves a grant of another worker to it, because this one could
+// only lose its units.
+func (at At) WatchAgain(grant leased.GrantID, now int64) {
+	rets := at.table.returns
+	isWatched := func(wg watchedGrant) bool { return wg.grant == grant }
+	if rets.canGoBack(grant) && !slices.ContainsFunc(rets.watched, isWatched) {
+		at.Watch(grant, now)
+	}
+}
+
+// latestVisitNs is when a grant is visited again at the latest: within maxVisitNs, or within 50 ms if the list is half
+// full.
+func (rets *Returns) latestVisitNs(now int64) int64 {
+	if len(rets.watched) >= maxWatched/2 {
+		return now + maxVisitNs/20
+	}
+	return now + maxVisitNs
+}
+
+// CollectIdle has units go back that nobody takes any more, of at most maxReturns grants.
+func (rets *Returns) CollectIdle(wallNs, now int64) {
+	if len(rets.watched) == 0 || now < rets.nextVisitNs {
+		return
+	}
+	mostDue := len(rets.due) + maxReturns
+	rets.nextVisitNs = math.MaxInt64
+	stay := 0 // how many, at the front of the list
+	for i := range rets.watched {
+		wg := &rets.watched[i]
+		if now >= wg.visitNs && len(rets.due) < mostDue {
+			rets.visit(wg, wallNs, now)
+			if wg.visitNs == 0 {
+				continue
+			}
+		}
+		rets.nextVisitNs = min(rets.nextVisitNs, wg.visitNs)
+		rets.watched[stay] = *wg
+		stay++
+	}
+	rets.watched = rets.watched[:stay]
+}
+
+// visit takes the grant's units out of its lease and has them go back, if their time is over, or if they are idle and
+// can go back. It says when to visit the grant again: visitNs is 0 if nothing of it is left in the lease.
+func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
+	left := leased.GrantLeft{GrantID: wg.grant}
+	wg.visitNs = now + maxVisitNs // if the proxy's store fails
+	written := wg.at.Change(wallNs, now, func(e *state.LeaseEntry) bool {
+		left.Units = e.LeftOf(wg.grant)
+		leaveNs := wg.grant.EndNs
+		if rets.canGoBack(wg.grant) {
+			leaveNs = min(leaveNs, e.WrittenNs+wg.at.table.idleNs)
+		}
+		switch {
+		case left.Units == 0:
+			wg.visitNs = 0
+		case now < leaveNs:
+			wg.visitNs = min(leaveNs, rets.latestVisitNs(now))
+		default:
+			e.TakeBack(wg.grant)
+			return true
+		}
+		return false
+	})
+	if written {
+		wg.visitNs = 0
+		rets.giveBack(wg.at.table, left)
+	}
+}
