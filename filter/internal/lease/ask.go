@@ -68,6 +68,9 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 // BeginAsk begins an ask for what the subjects of a pending verdict need: it may write leases and open accounts, as
 // beginAsk says. It returns the parts of the ask, those of shadow rules last. If the request has waited before, a
 // subject may have got units that do not suffice: these go back first.
+//
+// If rules that hold share a counter, their subjects have one account. An ask reports an account once, so only the
+// first of these subjects has a part. The next one is Pending again when the request is decided again, and asks then.
 func BeginAsk(v *decide.Verdict) []Part {
 	pending := 0
 	for _, s := range v.Subjects {
@@ -78,15 +81,28 @@ func BeginAsk(v *decide.Verdict) []Part {
 	parts := make([]Part, 0, pending)
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
-			if s.IsPending() && s.Shadow == shadow {
-				takeBack(s)
-				p := s.Rule.Source.(clusterSource).beginAsk(s)
+			if !s.IsPending() || s.Shadow != shadow {
+				continue
+			}
+			takeBack(s)
+			p := s.Rule.Source.(clusterSource).beginAsk(s)
+			if p.Account == nil || !reports(parts, p.Account) {
 				s.Cluster.AskedFor = p.Definition
 				parts = append(parts, p)
 			}
 		}
 	}
 	return parts
+}
+
+// reports reports whether one of the parts reports the account.
+func reports(parts []Part, acc *account.Account) bool {
+	for i := range parts {
+		if parts[i].Account == acc {
+			return true
+		}
+	}
+	return false
 }
 
 // EndAsks takes back what the subjects of a verdict have got and not taken: the request is decided.

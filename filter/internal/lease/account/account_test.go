@@ -25,13 +25,11 @@ func open() (*account.Book, *account.Account) {
 	return b, acc
 }
 
-// write has the account reported by a part that asks for so many units, and returns what it says.
-func write(acc *account.Account, asksFor uint32, now int64) quota.Report {
-	p := quota.Part{Waiting: asksFor}
+// write has the account reported by an ask, and returns what it says.
+func write(acc *account.Account, now int64) quota.Report {
 	acc.Claim()
-	acc.Write(&p, now)
-	acc.Unclaim()
-	return p.Report
+	defer acc.Unclaim()
+	return acc.Write(now)
 }
 
 // due returns how many accounts must be reported.
@@ -42,13 +40,13 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first := write(acc, 0, 0)
+	first := write(acc, 0)
 	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
 	require.True(t, acc.End(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next := write(acc, 0, 0)
+	next := write(acc, 0)
 	require.EqualValues(t, 0, next.Held)
 	require.EqualValues(t, 5, next.Charged)
 	require.True(t, acc.End(next.Number, noted(0), 0))
@@ -59,37 +57,23 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.True(t, acc.End(write(acc, 0, 0).Number, noted(0), 0))
+	require.True(t, acc.End(write(acc, 0).Number, noted(0), 0))
 	b.Sweep(second, 0)
 	require.Zero(t, due(b, second))
 	b.Sweep(2*second, 0)
 	require.Equal(t, 1, due(b, 2*second))
 }
 
-// Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
-func TestPartsOfOneAskShareAnAccount(t *testing.T) {
-	b, acc := open()
-	first := write(acc, 2, 0)
-	require.EqualValues(t, 3, first.Held)
-	second := write(acc, 2, 0)
-	require.EqualValues(t, 5, second.Held)
-	require.True(t, acc.End(first.Number, noted(2), 0))
-	require.True(t, acc.IsUnderWay(), "the second is")
-	require.True(t, acc.End(second.Number, noted(2), 0))
-	require.False(t, acc.IsUnderWay())
-	require.Zero(t, due(b, 0), "the store has 7 units as held")
-}
-
 // A report that was given up grants nothing if its answer comes all the same, and is made again within a second.
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	first := write(acc, 2, 0)
+	first := write(acc, 0)
 	acc.GiveUp(first.Number)
 	require.False(t, b.HasListed())
 	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again := write(acc, 0, second)
+	again := write(acc, second)
 	require.False(t, acc.End(first.Number, noted(2), second))
 	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
 	require.True(t, acc.End(again.Number, noted(0), second))
@@ -100,7 +84,7 @@ func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 func TestALateAnswerHasTheAccountReported(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	late := write(acc, 0, 0)
+	late := write(acc, 0)
 	acc.Repeat(late.Number)
 	require.Equal(t, 1, due(b, 0))
 	acc.Claim()
@@ -114,10 +98,10 @@ func TestALateAnswerHasTheAccountReported(t *testing.T) {
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost := write(acc, 0, 0)
+	lost := write(acc, 0)
 	acc.Repeat(lost.Number)
 	require.Equal(t, 1, due(b, 0))
-	again := write(acc, 0, 0)
+	again := write(acc, 0)
 	require.Greater(t, again.Number, lost.Number)
 	acc.Repeat(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
@@ -129,8 +113,8 @@ func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 	other := b.Open(acc.Definition, [16]byte{2}, 0)
 	other.Hold(1)
 	require.Equal(t, 2, due(b, 0))
-	lost := write(acc, 0, 0)
-	require.True(t, other.End(write(other, 0, 0).Number, noted(0), 0))
+	lost := write(acc, 0)
+	require.True(t, other.End(write(other, 0).Number, noted(0), 0))
 	require.Zero(t, due(b, 0))
 	acc.Repeat(lost.Number) // as its ask does
 	b.ReportAll()
@@ -143,7 +127,7 @@ func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	r := write(acc, 2, 0)
+	r := write(acc, 0)
 	require.False(t, acc.End(r.Number, &quota.Grant{Failed: true}, 0))
 	require.Equal(t, quota.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
@@ -169,18 +153,18 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	require.EqualValues(t, 7, write(acc, 0, 0).Worker)
+	require.EqualValues(t, 7, write(acc, 0).Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	require.EqualValues(t, 8, write(own, 1, 0).Worker)
+	require.EqualValues(t, 8, write(own, 0).Worker)
 }
 
 // An heir inherits while it talks itself: the answer to its own report may give units.
 func TestAnHeirsOwnReportStaysUnderWay(t *testing.T) {
 	old, inherited := open()
 	heir, acc := open()
-	own := write(acc, 2, 0)
+	own := write(acc, 0)
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, acc.IsUnderWay())
 	require.True(t, acc.End(own.Number, noted(2), 0))

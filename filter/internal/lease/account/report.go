@@ -24,11 +24,10 @@ import (
 //	Repeat   the report may be lost
 //	GiveUp   the service takes no reports now: Sweep lists the account within a second
 type reporting struct {
-	firstUnderWay uint64 // the number of the first report that is under way, 0 if none is
-	askedBefore   uint32 // by the parts of the ask whose reports are under way: its next one counts these units as held
-	claims        uint32 // by queued asks
-	repeatNs      int64  // when what is held must be reported, if nothing changes
-	isListed      bool   // for Book.Due
+	underWay uint64 // the number of the report that is under way, 0 if none is
+	claims   uint32 // by queued asks
+	repeatNs int64  // when what is held must be reported, if nothing changes
+	isListed bool   // for Book.Due
 }
 
 // hasAsk reports whether the account is claimed or under way.
@@ -60,43 +59,21 @@ func (acc *Account) Unclaim() {
 }
 
 // IsUnderWay reports whether a report of the account is under way: an ask that has claimed it must wait.
-func (acc *Account) IsUnderWay() bool { return acc.firstUnderWay > 0 }
+func (acc *Account) IsUnderWay() bool { return acc.underWay > 0 }
 
-// Write writes into a part of the ask that has claimed the account what the worker holds: the report is under way then.
-//
-// If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
-// those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
-// costs 2, and a worker that holds 3 of the key:
-//
-//	part  of rule  its report        under way  End
-//	0     first    #7, held 3        #7         may give units; the reports of the parts below count 2 as held
-//	1     second   #8, held 3 + 2    #7 and #8  may give units; the report of the part below counts 2 as held
-//	2     third    #9, held 3 + 2+2  #7 to #9   may give units, and notes what the store has by now
-//
-// If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
-// given. So the account is reported once more.
-func (acc *Account) Write(p *quota.Part, now int64) {
-	number := acc.book.newReportNumber()
-	if !acc.IsUnderWay() {
-		acc.firstUnderWay, acc.askedBefore = number, 0
-	}
-	p.Report = acc.sums.NewReport(acc.worker, number, acc.askedBefore)
-	acc.askedBefore = limit.AddSaturating(acc.askedBefore, p.Waiting)
+// Write returns a new report of what the worker holds, for the ask that has claimed the account. It is under way then.
+func (acc *Account) Write(now int64) quota.Report {
+	acc.underWay = acc.book.newReportNumber()
 	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts
-}
-
-// hasUnderWay reports whether that report is under way. Those that are have the newest numbers.
-func (acc *Account) hasUnderWay(number uint64) bool {
-	return acc.IsUnderWay() && number >= acc.firstUnderWay
+	return acc.sums.NewReport(acc.worker, acc.underWay)
 }
 
 // End ends the report of that number by what the service has granted for it:
 //
 //	the report                           then
 //	is not under way: given up, or lost  nothing changes
-//	is of an earlier part of the ask     it is still under way: the last part ends it
-//	is the newest one, and not Noted     the key is silent, and nothing is under way
-//	is the newest one, and Noted         the store knows it, and nothing is under way
+//	is under way, and not Noted          the key is silent, and nothing is under way
+//	is under way, and Noted              the store knows it, and nothing is under way
 //
 // mayGive says whether the grant gives units: the report was under way, and the store has noted it, and has not failed.
 // The account has them as given then: what no request gets of them is to be dropped.
@@ -107,29 +84,27 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, quota.MaxRememberNs)
 	}
-	if !acc.hasUnderWay(number) {
+	if number != acc.underWay {
 		return false
 	}
-	if number == acc.sums.NewestReport() {
-		acc.firstUnderWay = 0
-		acc.list() // for what has changed since the report
-		if g.Noted {
-			acc.sums.NoteGrant(number, g.Units)
-		} else {
-			acc.SilentUntilNs = now + quota.MaxRememberNs
-		}
+	acc.underWay = 0
+	acc.list() // for what has changed since the report
+	if !g.Noted {
+		acc.SilentUntilNs = now + quota.MaxRememberNs
+		return false
 	}
-	mayGive = g.Noted && !g.Failed
-	if mayGive {
-		acc.sums.AddGiven(g.Units)
+	acc.sums.NoteGrant(number, g.Units) // it does not refuse: what is under way is the newest report
+	if g.Failed {
+		return false
 	}
-	return mayGive
+	acc.sums.AddGiven(g.Units)
+	return true
 }
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (acc *Account) GiveUp(number uint64) {
-	if acc.hasUnderWay(number) {
-		acc.firstUnderWay = 0
+	if number == acc.underWay {
+		acc.underWay = 0
 	}
 }
 

@@ -15,7 +15,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
 	acc := b.Open(d, [16]byte{'a'}, 0)
-	var report quota.Part
+	var report quota.Report
 	for _, step := range []struct {
 		name        string
 		do          func()
@@ -24,8 +24,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	}{
 		{"beginAsk", acc.Claim, 0, 0, false},
 		{"Account.Write", func() {
-			report.Waiting = 1
-			acc.Write(&report, 0)
+			report = acc.Write(0)
 			acc.Unclaim()
 		}, 0, 0, false},
 		{"Account.End", func() {
@@ -36,9 +35,8 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
 		{"ReportPart", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
-			report.Waiting = 0
 			acc.Claim()
-			acc.Write(&report, 0)
+			report = acc.Write(0)
 			acc.Unclaim()
 		}, 0, 0, false},
 	} {

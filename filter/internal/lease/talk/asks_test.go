@@ -84,7 +84,7 @@ func TestALateAskReportsAgain(t *testing.T) {
 	acc := book.Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
 	as := newAskList()
 	as.askForNobody([]lease.Part{lease.ReportPart(acc)})
-	acc.Write(&as.queue[0].parts[0].Wire, 0)
+	as.queue[0].parts[0].Wire.Report = acc.Write(0)
 	as.sendAll(1, 0)
 	as.makeLate(99, 100)
 	require.True(t, acc.IsUnderWay())
@@ -208,6 +208,6 @@ func TestAnAskKeepsItsAccount(t *testing.T) {
 	require.False(t, as.queue[0].mustWaitToReport())
 	acc := book.Open(other, [16]byte{'k'}, later)
 	acc.Claim()
-	acc.Write(&quota.Part{}, later)
+	acc.Write(later)
 	require.True(t, as.queue[0].mustWaitToReport())
 }

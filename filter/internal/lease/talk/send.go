@@ -140,7 +140,7 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.Account != nil {
-			p.Account.Write(&p.Wire, now) // an ask behind this one, for the same account, waits from now on
+			p.Wire.Report = p.Account.Write(now) // an ask behind this one, for the same account, waits from now on
 		}
 		c.define(p.Definition)
 		message.Parts = append(message.Parts, p.Wire)
