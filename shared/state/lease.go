@@ -132,7 +132,7 @@ func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+qu
 
 // Put adds units of a grant to the lease, and counts those that are stranded as Replaced. Write counts anew only for a
 // new record, which has none. It is not ok if there is no place for the grant.
-func (e *LeaseEntry) Put(added leased.GrantLeft) (ok bool) {
+func (e *LeaseEntry) Put(added leased.GrantUnits) (ok bool) {
 	stranded, ok := e.Lease.Put(e.NowNs, added)
 	e.Replaced += stranded
 	return ok
@@ -206,11 +206,12 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 	return l.Left(nowNs)
 }
 
-// leaseIsMissed reports whether the slot's lease says something that would be missed: until then it does not expire.
-func (p *loadedPage) leaseIsMissed(slot int, nowNs int64) bool {
+// leaseWouldBeMissed reports whether the slot's lease says something that would be missed: as long as it does, it does
+// not expire.
+func (p *loadedPage) leaseWouldBeMissed(slot int, nowNs int64) bool {
 	var l leased.Lease
 	l.Decode(p.page.Lease(slot)[:leased.HeadBytes])
-	return !isOfEarlierStart(p.page.Time(slot), nowNs) && l.IsMissed(nowNs)
+	return !isOfEarlierStart(p.page.Time(slot), nowNs) && l.WouldBeMissed(nowNs)
 }
 
 // leaseWindow is the column of a lease table for keys with that many windows.

@@ -23,8 +23,8 @@ func readLease(t *testing.T, l *Leases, key string, nowNs int64) *LeaseEntry {
 	return e
 }
 
-func grantLeft(stream, number, units uint32, endNs int64) leased.GrantLeft {
-	return leased.GrantLeft{GrantID: leased.GrantID{Stream: stream, Number: number, EndNs: endNs}, Units: units}
+func grantLeft(stream, number, units uint32, endNs int64) leased.GrantUnits {
+	return leased.GrantUnits{GrantID: leased.GrantID{Stream: stream, Number: number, EndNs: endNs}, Units: units}
 }
 
 // held is the lease, without memory for standings.
@@ -44,17 +44,17 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := leased.Lease{
-		Grants: [leased.MaxGrants]leased.GrantLeft{
+		Grants: [leased.MaxGrants]leased.GrantUnits{
 			grantLeft(3, 9, 7, leaseNow+second), grantLeft(4, 10, 8, leaseNow+2*second),
 		},
 		RefillUntilNs: 14,
 		SilentUntilNs: 16,
 		Uncharged:     leased.Uncharged{Units: 18},
-		Rate:          leased.Rate{FromNs: 17, Now: 19, Before: 21},
+		Rate:          leased.Rate{FromNs: 17, Units: 19, Before: 21},
 		Standings:     []leased.Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
-	want.Deny(13, leased.Denial{UntilNs: 11, PassNs: limit.Never}, 0)
-	want.Uncharged.Tell(0, 15)
+	want.Deny(13, leased.Denial{UntilNs: 11, PassNs: limit.Never})
+	want.Uncharged.Claim(0, 15)
 	e.Lease = want
 	require.Equal(t, OK, l.Write(e))
 
@@ -123,7 +123,7 @@ func TestAFullPageDropsTheOldestOfEqualLeases(t *testing.T) {
 	l := leasesOf(newMemory(), 1, 4)
 	for i, written := range []int64{7, 5, 6, 8} {
 		e := readLease(t, l, fmt.Sprint(i), leaseNow+written)
-		e.Rate.Now = 1
+		e.Rate.Units = 1
 		require.Equal(t, OK, l.Write(e))
 	}
 	e := readLease(t, l, "new", leaseNow+9)
@@ -140,7 +140,7 @@ func TestAFullPageKeepsUnitsThatAreNotCharged(t *testing.T) {
 		{Uncharged: leased.Uncharged{Units: 1000}},
 		{Grants: grants(grantLeft(1, 1, 9, leaseNow+second))},
 		{Uncharged: leased.Uncharged{Units: 2}, Grants: grants(grantLeft(1, 2, 3, leaseNow+second))},
-		{Rate: leased.Rate{Now: 1}},
+		{Rate: leased.Rate{Units: 1}},
 	} {
 		e := readLease(t, l, fmt.Sprint(i), leaseNow+int64(i))
 		e.Lease = record
@@ -195,12 +195,12 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.EqualValues(t, 3, other.Left(leaseNow))
 }
 
-func grants(g leased.GrantLeft) [leased.MaxGrants]leased.GrantLeft {
-	return [leased.MaxGrants]leased.GrantLeft{1: g}
+func grants(g leased.GrantUnits) [leased.MaxGrants]leased.GrantUnits {
+	return [leased.MaxGrants]leased.GrantUnits{1: g}
 }
 
 func blockedUntil(untilNs int64) (l leased.Lease) {
-	l.Block(leased.Denial{UntilNs: untilNs}, 0)
+	l.Block(leased.Denial{UntilNs: untilNs})
 	return l
 }
 
@@ -209,7 +209,7 @@ func TestCleanKeepsLeases(t *testing.T) {
 	m := newMemory()
 	l := leasesOf(m, 1, 100)
 	later := leaseNow + second
-	rate := leased.Rate{FromNs: leaseNow, Now: 5}
+	rate := leased.Rate{FromNs: leaseNow, Units: 5}
 	records := map[string]struct {
 		leased.Lease
 

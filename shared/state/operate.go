@@ -143,7 +143,7 @@ type visited struct {
 // countsNoMore reports whether the slot's record has expired.
 func (v *visited) countsNoMore(slot int) bool {
 	if v.page.Layout.HasLeases {
-		return !v.leaseIsMissed(slot, v.leaseNs)
+		return !v.leaseWouldBeMissed(slot, v.leaseNs)
 	}
 	return v.hasExpired(slot)
 }

@@ -1,6 +1,6 @@
 // Package cluster has what a Subject of package decide carries for a rule of scope cluster, from one call of its source
 // to the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
-// decide only has each Subject carry it, and reads what the last check has found.
+// decide, which must not reach these, only has each Subject carry it, and reads what the last check has found.
 //
 // Its invariant: Begin and BeginCheck empty all but its memory, so no request gets what another was granted.
 package cluster
@@ -26,7 +26,7 @@ type Carried struct {
 	ofCheck
 
 	// Memory:
-	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
+	LeaseMemory *state.LeaseEntry // what Lease points to; nil until one is read
 	ShareMemory []limit.Window    // for CountedKey.Windows, where OwnShare decides
 }
 
@@ -48,7 +48,7 @@ type ofCheck struct {
 	// Lease has it. They are in the order of records. If the subject has a View and is not counted here, each window has
 	// one.
 	Standings []leased.Standing
-	Lease     *state.LeaseEntry // of the key, and what Take has changed in it since; nil if it was not read
+	Lease     *state.LeaseEntry // LeaseMemory once it is read, and what Take has changed in it since; else nil
 	Taken     leased.Taken      // of the Lease, by Source.Take; Refund puts it back
 }
 
@@ -83,10 +83,10 @@ const (
 // Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies. The zero
 // value is none: it decides nothing.
 type Allotment struct {
-	leased.GrantLeft                   // units that the subject may take, until the grant's end by the monotonic clock
-	Reason           Reason            // why the service denies; NotDenied if it does not
-	WaitNs           int64             // of a denial: until the cost passes, or limit.Never
-	Standings        []leased.Standing // how the rule's windows stand over all proxies, in the order of records
+	leased.GrantUnits                   // units that the subject may take, until the grant's end by the monotonic clock
+	Reason            Reason            // why the service denies; NotDenied if it does not
+	WaitNs            int64             // of a denial: until the cost passes, or limit.Never
+	Standings         []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
 // Reason is why the service denies.
@@ -113,7 +113,8 @@ func ReasonOf(g *quota.Grant) Reason {
 	return Denied
 }
 
-// Decides reports whether it decides about the cost. EndNs is of units: a denial decides at any time.
+// Decides reports whether it decides about the cost. A denial does at any time, units before their end, and the zero
+// value, which has ended, not even about a cost of 0.
 func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
 	return a.Reason != NotDenied || a.Units >= cost && nowNs < a.EndNs
 }

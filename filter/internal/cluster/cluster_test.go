@@ -11,17 +11,17 @@ import (
 
 // An allotment decides if it denies, or if it has the units and their time is not over.
 func TestWhetherAnAllotmentDecides(t *testing.T) {
-	left := func(units uint32, endNs int64) leased.GrantLeft {
-		return leased.GrantLeft{GrantID: leased.GrantID{EndNs: endNs}, Units: units}
+	left := func(units uint32, endNs int64) leased.GrantUnits {
+		return leased.GrantUnits{GrantID: leased.GrantID{EndNs: endNs}, Units: units}
 	}
 	for _, tc := range []struct {
 		of      Allotment
 		decides bool
 	}{
 		{Allotment{}, false},
-		{Allotment{GrantLeft: left(2, 9)}, true},
-		{Allotment{GrantLeft: left(1, 9)}, false},
-		{Allotment{GrantLeft: left(2, 8)}, false},
+		{Allotment{GrantUnits: left(2, 9)}, true},
+		{Allotment{GrantUnits: left(1, 9)}, false},
+		{Allotment{GrantUnits: left(2, 8)}, false},
 		{Allotment{Reason: Denied}, true},
 	} {
 		require.Equal(t, tc.decides, tc.of.Decides(2, 8), "%+v", tc.of)

@@ -14,7 +14,7 @@ type Part struct {
 	Definition *quota.Definition // which Wire names by its number
 
 	// What the service grants, and no request takes, is kept in one of:
-	source   *Source          // of a rule that leases: in the key's lease
+	source   *LeaseSource     // of a rule without holds: in the key's lease
 	leaseKey state.LeaseKey   // by which it finds that
 	Account  *account.Account // of a rule that holds: the part reports it. Others report nothing
 }
@@ -29,7 +29,7 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 
 // leasePart asks for a cost of the subject's key, and tells how many units of it are uncharged. A refill has a cost of
 // 0: it only asks ahead of need.
-func (src *Source) leasePart(s *decide.Subject, cost, uncharged uint32) Part {
+func (src *LeaseSource) leasePart(s *decide.Subject, cost, uncharged uint32) Part {
 	e, d := s.Cluster.Lease, src.definition(s)
 	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
@@ -84,7 +84,7 @@ func BeginAsk(v *decide.Verdict) []Part {
 			if !s.IsPending() || s.Shadow != shadow {
 				continue
 			}
-			takeBack(s)
+			giveBackUnused(s)
 			p := s.Rule.Source.(clusterSource).beginAsk(s)
 			if p.Account == nil || !reports(parts, p.Account) {
 				s.Cluster.AskedFor = p.Definition
@@ -105,17 +105,17 @@ func reports(parts []Part, acc *account.Account) bool {
 	return false
 }
 
-// EndAsks takes back what the subjects of a verdict have got and not taken: the request is decided.
-func EndAsks(v *decide.Verdict) {
+// GiveBackUnused has go back what the subjects of a verdict have got and not taken: the request is decided.
+func GiveBackUnused(v *decide.Verdict) {
 	for _, s := range v.Subjects {
-		takeBack(s)
+		giveBackUnused(s)
 	}
 }
 
-// takeBack takes back what the subject has got and not taken.
-func takeBack(s *decide.Subject) {
+// giveBackUnused has go back what the subject has got and not taken. A denial is forgotten.
+func giveBackUnused(s *decide.Subject) {
 	if s.Cluster.Allotment.Units > 0 {
-		s.Rule.Source.(clusterSource).takeBack(s)
+		s.Rule.Source.(clusterSource).giveBack(s)
 	}
 	s.Cluster.Allotment = cluster.Allotment{}
 }

@@ -12,6 +12,22 @@ import (
 
 // clusterRule is a rule of scope cluster, and what its source of either kind does: how a check begins,
 // and how it ends by an allotment or without the service.
+//
+// A check goes down this list to the first line that applies:
+//
+//	line                                               outcome                                    by
+//	the request has waited, and its allotment decides  HasRoom from Allotted, Denied, HeldBack    byAllotment
+//	                                                   or Blocked
+//	the proxy's store fails                            Failed                                     LeaseSource
+//	the key is known to be blocked                     Blocked                                    both sources
+//	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom         atNoCost
+//	the key's lease has enough units                   HasRoom from LeaseTable                    LeaseSource
+//	the key's lease has a denial that is not over      Denied                                     LeaseSource
+//	the service is unavailable for the key             what OwnShare decides, Silent or Starting  alone
+//	the request has waited, and no answer came         what OwnShare decides, or Silent           leaveToService
+//	too many requests wait, or the service took no     Contended                                  leaveToService
+//	more asks
+//	none of these: the service may have units          Pending: the request waits                 leaveToService
 type clusterRule struct {
 	worker *Worker
 	rule   *decide.Rule
@@ -23,12 +39,12 @@ type clusterRule struct {
 	usage limit.Usage // memory for Usage
 }
 
-// clusterSource is the source of a clusterRule: a Source or a HoldSource.
+// clusterSource is the source of a clusterRule: a LeaseSource or a HoldSource.
 type clusterSource interface {
 	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
 	beginAsk(s *decide.Subject) Part
-	// takeBack takes back the units of the subject's Allotment, which Take has not taken.
-	takeBack(s *decide.Subject)
+	// giveBack has the units of the subject's Allotment go back, which Take has not taken.
+	giveBack(s *decide.Subject)
 	// lookPart is what is asked for a look at the subject's key.
 	lookPart(s *decide.Subject) Part
 	// leaseOf is LeaseOf.
@@ -45,7 +61,8 @@ func LeaseOf(s *decide.Subject) *result.Lease {
 	return src.leaseOf(s)
 }
 
-// begin begins a check, a look or an operation.
+// begin begins a check, a look or an operation. From then on Record.Now is the wall clock, and Cluster.MonotonicNs the
+// other one.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) *cluster.Carried {
 	s.BeginQuotaCheck(wallNs, src.worker.clock.Monotonic())
 	return &s.Cluster
@@ -72,7 +89,7 @@ func byAllotment(s *decide.Subject) decide.Finding {
 	}
 	c.From = cluster.Allotted
 	if s.Cost == 0 {
-		return forNothing(s)
+		return atNoCost(s)
 	}
 	return decide.Finding{Found: decide.HasRoom}
 }
@@ -85,19 +102,20 @@ func deniedFor(s *decide.Subject, waitNs int64, denial decide.Found) decide.Find
 	return decide.Finding{Found: denial, PassNs: s.Record.Now + max(waitNs, 1)}
 }
 
-// asksNothing reports whether forNothing decides without the service.
-func (src *clusterRule) asksNothing(s *decide.Subject) bool { return s.Cost == 0 && !src.blocks }
+// isFree reports whether atNoCost decides without the service: a rule with a block asks whether the key is blocked.
+func (src *clusterRule) isFree(s *decide.Subject) bool { return s.Cost == 0 && !src.blocks }
 
-// forNothing decides about a cost of 0 whose key is not blocked: only a limit of 0 denies it.
-func forNothing(s *decide.Subject) decide.Finding {
+// atNoCost decides about a cost of 0 whose key is not blocked: only a limit of 0 denies it.
+func atNoCost(s *decide.Subject) decide.Finding {
 	if limit.Shut(s.Windows) {
 		return deniedFor(s, limit.Never, decide.Denied)
 	}
 	return decide.Finding{Found: decide.HasRoom}
 }
 
-// askService is the outcome if only the service can decide: Pending, unless the request must not wait.
-func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
+// leaveToService is the outcome if only the service can decide: Pending, so that it is asked, unless the request must
+// not wait.
+func (src *clusterRule) leaveToService(s *decide.Subject) decide.Finding {
 	switch asked := s.Cluster.Asked; {
 	case asked == cluster.TimedOut:
 		return src.alone(s, decide.Silent)

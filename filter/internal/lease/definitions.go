@@ -44,7 +44,7 @@ func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 const noOverride = -1
 
 // addRule adds the definitions of a rule: that of its own limits, and then those of its overrides. It returns the
-// number of the first.
+// number of the first. Parts point to them, so all rules are added before the first request.
 func (defs *definitions) addRule(r *decide.Rule) (firstDefinition uint32) {
 	firstDefinition = uint32(len(defs.ofRules))
 	for override := noOverride; override < len(r.Policy.Overrides); override++ {

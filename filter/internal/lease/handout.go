@@ -13,12 +13,12 @@ import (
 // HandOut hands out what the service has granted for a part of an ask. The verdicts are those of the requests that have
 // waited for the ask, in the order in which they came. The grant is nil if the service has none for the part.
 //
-// Units of a rule that leases go, in this order:
+// Units of a rule without holds go, in this order:
 //
 //	to                                     by           what is not spent there
-//	the requests that have waited          give         takeBack: goes back when the request is decided
-//	the key's lease, for later requests    keepInLease  CollectIdle: goes back when it is idle
-//	the service, if they cannot stay       keepInLease
+//	the requests that have waited          give         giveBackUnused: goes back when the request is decided
+//	the key's lease, for later requests    noteInLease  CollectIdle: goes back when it is idle
+//	the service, if they cannot stay       noteInLease
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. Each gets one, and 18 are put into the lease. The
 // client of the second request has left, so quota.Return{Grant: 7, Units: 1} is sent. Later requests take 4 units of
@@ -30,8 +30,11 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	isValid := p.endReport(grant, trip.CameNs)
-	h := newHandout(p, grant, trip, isValid)
+	isUsable := !grant.Failed
+	if p.Account != nil {
+		isUsable = p.Account.End(p.Wire.Report.Number, grant, trip.CameNs)
+	}
+	h := newHandout(p, grant, trip, isUsable)
 	for _, v := range verdicts {
 		for _, s := range v.Subjects {
 			if d := s.Cluster.AskedFor; d != nil && d.ID == p.Definition.ID { // no other rule has that number
@@ -40,22 +43,22 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 		}
 	}
 	if p.Account != nil {
-		h.keepInAccount(p.Account)
+		h.noteInAccount(p.Account)
 	} else {
-		h.keepInLease()
+		h.noteInLease()
 	}
 }
 
 // handout is a grant while HandOut hands it out.
 type handout struct {
-	part    *Part            // for which it was granted
-	grant   *quota.Grant     // as it came
-	isValid bool             // false: the service cannot reach the key, or has not heard the report. It gives nothing
-	cameNs  int64            // when it came
-	rest    leased.GrantLeft // what nobody has got yet
-	stays   bool             // the rest, in the key's lease
+	part     *Part             // for which it was granted
+	grant    *quota.Grant      // as it came
+	isUsable bool              // false: the service cannot reach the key, or has not heard the report. It gives nothing
+	cameNs   int64             // when it came
+	rest     leased.GrantUnits // what nobody has got yet
+	stays    bool              // the rest, in the key's lease
 
-	allotment cluster.Allotment // of the next request, but for its units
+	allotment cluster.Allotment // of the next request, but for its units: deny changes it
 	blockNs   int64             // of a denial: until when the key is blocked, 0 = it is not
 }
 
@@ -65,18 +68,22 @@ type Trip struct {
 	SentNs, CameNs int64
 }
 
-func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
+// newHandout bounds what the service says of times by what can be, whatever a broken one answers, as standings and
+// Account.End do. Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service
+// counts its durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later
+// than at the service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
+func newHandout(p *Part, grant *quota.Grant, trip Trip, isUsable bool) *handout {
 	waitNs := grant.WaitNs
 	if waitNs != limit.Never {
 		waitNs = min(max(waitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &handout{
-		part: p, grant: grant, isValid: isValid, cameNs: trip.CameNs,
+		part: p, grant: grant, isUsable: isUsable, cameNs: trip.CameNs,
 		allotment: cluster.Allotment{
 			Reason: cluster.ReasonOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
-		rest: leased.GrantLeft{
+		rest: leased.GrantUnits{
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
 		},
 	}
@@ -84,20 +91,8 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isValid bool) *handout {
 	return h
 }
 
-// endReport ends the part's report, and says whether the grant gives units.
-func (p *Part) endReport(grant *quota.Grant, cameNs int64) (mayGive bool) {
-	if p.Account == nil {
-		return !grant.Failed
-	}
-	return p.Account.End(p.Wire.Number, grant, cameNs)
-}
-
-// standings is how the windows of the part's key stand, by a grant that came at cameNs.
-//
-// It, newHandout and Account.End bound what the service says of times by what can be, whatever a broken one answers.
-// Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service counts its
-// durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the
-// service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
+// standings is how the windows of the part's key stand, by a grant that came at cameNs. They are bounded as newHandout
+// bounds times.
 func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.Standing) {
 	mostNs := quota.MostWaitNs(p.Definition.Windows)
 	for _, st := range grant.Windows {
@@ -111,19 +106,19 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 // more.
 func (h *handout) give(s *decide.Subject) {
 	switch {
-	case !h.isValid:
+	case !h.isUsable:
 	case h.grant.Denied && s.Cost >= h.part.Wire.Cost:
 		h.deny(s)
 	case !h.grant.Denied && h.rest.Units >= s.Cost && h.cameNs < h.rest.EndNs:
 		h.rest.Units -= s.Cost
 		s.Cluster.Allotment = h.allotment
-		s.Cluster.Allotment.GrantLeft = leased.GrantLeft{GrantID: h.rest.GrantID, Units: s.Cost}
+		s.Cluster.Allotment.GrantUnits = leased.GrantUnits{GrantID: h.rest.GrantID, Units: s.Cost}
 	}
 }
 
-// keepInAccount drops what no request has got: the account has all that the service has granted.
-func (h *handout) keepInAccount(acc *account.Account) {
-	if h.isValid && h.rest.Units > 0 {
+// noteInAccount drops what no request has got: the account has all that the service has granted. It remembers a block.
+func (h *handout) noteInAccount(acc *account.Account) {
+	if h.isUsable && h.rest.Units > 0 {
 		acc.DropGiven(h.rest.Units)
 	}
 	if h.remembersBlock() {
@@ -131,8 +126,8 @@ func (h *handout) keepInAccount(acc *account.Account) {
 	}
 }
 
-// keepInLease puts what no request has got into the lease, or has it go back.
-func (h *handout) keepInLease() {
+// noteInLease writes the answer into the key's lease. What no request has got stays there, or goes back.
+func (h *handout) noteInLease() {
 	src := h.part.source
 	at := src.table.At(h.part.leaseKey)
 	wallNs := src.worker.clock.Now()
@@ -147,19 +142,19 @@ func (h *handout) keepInLease() {
 // writeInto writes the answer into the key's lease, and puts the rest there if that may stay.
 func (h *handout) writeInto(e *state.LeaseEntry) bool {
 	h.writeAnswer(&e.Lease, h.part.source, e.NowNs)
-	mayStay := h.grant.Leased && h.isValid && !h.grant.Denied && e.NowNs < h.rest.EndNs
+	mayStay := h.grant.Leased && h.isUsable && !h.grant.Denied && e.NowNs < h.rest.EndNs
 	h.stays = mayStay && h.rest.Units > 0 && e.Put(h.rest)
 	if h.stays {
-		e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
+		e.Allow(h.rest.Units)
 	}
 	return true
 }
 
 // writeAnswer writes into the source's lease what the service said of the key.
-func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
-	l.Uncharged.Answer(h.part.Wire.Uncharged, h.isValid)
+func (h *handout) writeAnswer(l *leased.Lease, src *LeaseSource, now int64) {
+	l.Uncharged.EndClaim(h.part.Wire.Uncharged, h.isUsable)
 	l.RefillUntilNs, l.SilentUntilNs = 0, 0
-	if !h.isValid {
+	if !h.isUsable {
 		l.SilentUntilNs = now + quota.MaxRememberNs
 		return
 	}
@@ -168,22 +163,23 @@ func (h *handout) writeAnswer(l *leased.Lease, src *Source, now int64) {
 	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	switch {
 	case h.remembersBlock():
-		l.Block(h.denial(), now)
-	case h.grant.Denied && src.keeps: // no rule that keeps units has a block or counts denied requests
-		l.Deny(h.part.Wire.Cost, h.denial(), now)
+		l.Block(h.denial())
+	case h.grant.Denied && src.keeps:
+		l.Deny(h.part.Wire.Cost, h.denial())
 	}
 }
 
 // What a worker remembers of a denial, so that not each request asks:
 //
 //	the service denies               it remembers that            later requests are
-//	a cost, of a rule that leases    in the lease: Deny           Denied if they cost so much
+//	a cost, of a rule that keeps     in the lease: Deny           Denied if they cost so much
+//	units for later requests
 //	all, as the key is blocked       in the lease: Block          Blocked
 //	the same, of a rule that holds   in the account               Blocked
 //	all else                         nowhere                      told what the service says to their own asks
 //
-// A block is not remembered if each denied ask changes what the key has counted. A rule with a block leases nothing,
-// because package policy sets its lease to off: see fitsScope there.
+// A block is not remembered if each denied ask changes what the key has counted. A rule with a block keeps no
+// units, because package policy sets its lease to off: see fitsScope there.
 //
 // For example, a limit of 3 a minute with a block of 1 h:
 //

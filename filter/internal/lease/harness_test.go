@@ -23,9 +23,10 @@ import (
 )
 
 // The tests play workers, their talk and a service together, by this file. scripts_test.go has most cases, as lines of
-// steps. The other tests are of what a script cannot say: leases_test.go of a Source, lost_test.go of units that are
-// lost, holds_test.go of a HoldSource, blocks_test.go of denials and blocks, alone_test.go of silence, times_test.go of
-// what the service says of times and windows, talk_test.go of package talk, and fleet_test.go of many proxies.
+// steps. The other tests are of what a script cannot say: leases_test.go of a LeaseSource, lost_test.go of units that
+// are lost, holds_test.go of a HoldSource, blocks_test.go of denials and blocks, alone_test.go of silence,
+// times_test.go of what the service says of times and windows, talk_test.go of package talk, and fleet_test.go of many
+// proxies.
 
 const (
 	ms     = int64(1_000_000)

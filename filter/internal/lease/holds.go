@@ -15,19 +15,7 @@ import (
 // are known: each request asks for its cost, and nothing is leased. What the worker holds of
 // a key is its account, and the service gets reports of it: see package account.
 //
-// Check goes down this list to the first line that applies:
-//
-//	line                                               outcome                                             by
-//	the request has waited, and its allotment decides  HasRoom from Allotted, Denied, HeldBack or Blocked  byAllotment
-//	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
-//	the worker knows that the key is blocked           Blocked                                             RecallBlock
-//	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
-//	the request has waited, and no answer came         what OwnShare decides, or Silent                    askService
-//	too many requests wait, or the service took no     Contended                                           askService
-//	more asks
-//	none of these: the service may have units          Pending: the request waits                          askService
-//
-// If another rule denies the request after Take, Refund undoes Take, and EndAsks takes the units back from the request.
+// If another rule denies the request after Take, Refund undoes Take, and GiveBackUnused has the units go back.
 //
 // For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
 //
@@ -46,7 +34,7 @@ type HoldSource struct {
 	share []limit.Window // memory for shareOfHold
 }
 
-// Check finds out what decides about the request: see HoldSource.
+// Check finds out what decides about the request: see clusterRule.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	found := src.check(s, wallNs)
 	found.Known = isKnown(s)
@@ -58,9 +46,6 @@ func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	if c.Allotment.Decides(s.Cost, c.MonotonicNs) {
 		return byAllotment(s)
 	}
-	if src.asksNothing(s) {
-		return forNothing(s)
-	}
 	acc := src.findAccount(s)
 	if src.blocks && acc != nil {
 		if block, blocked := acc.RecallBlock(c.MonotonicNs); blocked {
@@ -68,10 +53,13 @@ func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 			return deniedFor(s, block.WaitNs(c.MonotonicNs), decide.Blocked)
 		}
 	}
+	if src.isFree(s) {
+		return atNoCost(s)
+	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
 		return src.alone(s, why)
 	}
-	return src.askService(s)
+	return src.leaveToService(s)
 }
 
 // Recheck is Check.
@@ -116,8 +104,8 @@ func (src *HoldSource) beginAsk(s *decide.Subject) Part {
 	return holdPart(s, acc)
 }
 
-// takeBack has the account's next report leave the units out.
-func (src *HoldSource) takeBack(s *decide.Subject) { accountOf(s).DropGiven(s.Cluster.Allotment.Units) }
+// giveBack has the account's next report leave the units out.
+func (src *HoldSource) giveBack(s *decide.Subject) { accountOf(s).DropGiven(s.Cluster.Allotment.Units) }
 
 // Take holds the cost.
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
@@ -201,11 +189,11 @@ func (src *HoldSource) Operate(
 
 // leaseOf is LeaseOf.
 func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
-	told := &result.Lease{}
+	out := &result.Lease{}
 	if _, unavailable := src.unavailable(s, src.findAccount(s)); unavailable {
-		told.Silent = string(src.rule.Policy.OnUnavailable)
+		out.Silent = string(src.rule.Policy.OnUnavailable)
 	}
-	return told
+	return out
 }
 
 // A hold of a HoldSource lies in one place or in two:

@@ -14,7 +14,7 @@ import (
 //	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
 //	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
 //	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
-//	         ask tells that 5 are Uncharged.                        told until 1300 ms
+//	         ask tells that 5 are Uncharged.                        claimed until 1300 ms
 //	1205 ms  A request of another worker asks. Its ask tells        the same             claimUncharged
 //	         nothing.
 //	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
@@ -36,7 +36,7 @@ import (
 
 // takeShare takes the cost of the proxy's share, and writes into the lease that the service has to charge it. If it
 // cannot, the share gets the cost back: what the service never hears of would be admitted twice.
-func (src *Source) takeShare(s *decide.Subject) state.Status {
+func (src *LeaseSource) takeShare(s *decide.Subject) state.Status {
 	taken := src.local.Take(s)
 	if taken != state.OK {
 		return taken
@@ -54,7 +54,7 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 }
 
 // refundShare undoes takeShare. The request may take of the share once more, after it has waited for another rule.
-func (src *Source) refundShare(s *decide.Subject, wallNs int64) bool {
+func (src *LeaseSource) refundShare(s *decide.Subject, wallNs int64) bool {
 	at := src.table.At(s.Cluster.Lease.Key())
 	removed := at.Change(wallNs, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		return e.Uncharged.Remove(s.Cost)
@@ -62,18 +62,18 @@ func (src *Source) refundShare(s *decide.Subject, wallNs int64) bool {
 	return src.local.Refund(s, wallNs) && removed
 }
 
-// claimUncharged returns the units that the ask of a request has to tell, and writes that it does. If another worker
-// has written the lease meanwhile, it returns none: a later ask tells them. Another ask may be granted units before the
-// service hears of these.
-func (src *Source) claimUncharged(e *state.LeaseEntry) (told uint32) {
-	told = src.tellUncharged(e)
-	if told > 0 && src.table.Write(e) != state.OK {
+// claimUncharged leaves what is Uncharged to the ask of a request, writes that, and returns how many units these are.
+// If another worker has written the lease meanwhile, it returns none: a later ask tells them. Another ask may be
+// granted units before the service hears of these.
+func (src *LeaseSource) claimUncharged(e *state.LeaseEntry) (claimed uint32) {
+	claimed = src.markClaimed(e)
+	if claimed > 0 && src.table.Write(e) != state.OK {
 		return 0
 	}
-	return told
+	return claimed
 }
 
-// tellUncharged has an ask tell what is Uncharged until its timeout.
-func (src *Source) tellUncharged(e *state.LeaseEntry) (told uint32) {
-	return e.Uncharged.Tell(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
+// markClaimed leaves what is Uncharged to an ask until its timeout. Who calls it writes the lease.
+func (src *LeaseSource) markClaimed(e *state.LeaseEntry) (claimed uint32) {
+	return e.Uncharged.Claim(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
 }

@@ -1,6 +1,6 @@
-// Package lease has the sources of units of rules of scope cluster, whose limits count over all proxies. A Source keeps
-// units that the quota service has granted in a table of leases, so that most requests ask nobody. A HoldSource asks
-// for each request, because its units are held until the answer is known.
+// Package lease has the sources of units of rules of scope cluster, whose limits count over all proxies. A LeaseSource
+// keeps units that the quota service has granted in leases, so that most requests ask nobody. A HoldSource asks for
+// each request, because its units are held until the answer is known.
 //
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 //
@@ -8,55 +8,53 @@
 // share is in the tables of package state: a write of a lease returns state.Mismatch if another worker has written it
 // meanwhile, and is tried again on what is there by now, up to state.MaxRetries times.
 //
-// Who calls whom. Only the calls that are drawn exist: each leaves what it has to say where the caller looks.
+// Who calls whom. Each leaves what it has to say where the other one looks:
 //
-//	decide, hold                                     host
-//	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
-//	  v                                                v
-//	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
-//	  |            |             BeginAsk, EndAsks,    |      |
-//	  |  Read,     |  Open,      HandOut               |      |  CollectIdle, AppendTo, ...
-//	  |  Write     |  Hold, ...                        |      v
-//	  v            v                                   |   grants.Returns
-//	grants.Table   account.Book, and its Accounts  <---+
-//	                                     Due, Write, ...
+//	decide, hold                                      host
+//	  |  Check, Take, Refund; Settle, Renew             |  Wait, Flush, Receive, Next, Done, Tick
+//	  v                                                 v
+//	LeaseSource, HoldSource  <--------------------  talk.Client  <--- messages --->  quota service
+//	  |               |       BeginAsk, HandOut,      |     |
+//	  |  Read,        |       GiveBackUnused          |     |  CollectIdle, AppendTo
+//	  |  Write,       |  Open, Hold, ...              |     v
+//	  v  Change       v                               |   grants.Returns
+//	grants.Table    account.Book, and its Accounts  <-+
+//	                                          Due, Write, End
 //
 //	what          is left in                by                         for
-//	a request     Subject.Cluster           HandOut                    Source.Check and Take, in the next Decide
-//	a refill      Worker.refills            Source.Take                Client.Flush
+//	a request     Subject.Cluster           HandOut                    the source, in the next Decide
+//	a refill      Worker.refills            LeaseSource.Take           Client.Flush
 //	a report      the list of Book          Account.list               Client.Flush
-//	a return      Worker.Returns            HandOut, EndAsks and       Client.Flush
-//	                                        CollectIdle
-//	silence       Worker.Service            Client.Tick                Source.Check
+//	a return      Worker.Returns            HandOut, GiveBackUnused    Client.Flush
+//	                                        and CollectIdle
+//	silence       Worker.Service            Client.Tick                the source
 //
-// A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
-// them. A request whose units are not there, for example of a key of 1000 a minute, of which 300 were
-// taken in the last 3 seconds:
+// A request whose units are there: LeaseSource.Check finds them in the key's lease, and Take takes them. A request
+// whose units are not there, for example of a key of 1000 a minute, of which 300 were taken in the last 3 seconds:
 //
-//	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
+//	Check            The lease of the key has ended with the minute. The outcome is Pending.
 //	Client.Wait      BeginAsk finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
 //	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
-//	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
-//	Source.Take      It takes the 1 unit of the Subject's allotment.
-//	Client.Done      EndAsks finds that nothing is left of the allotment, so nothing goes back.
+//	Check            The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
+//	Take             It takes the 1 unit of the Subject's allotment.
+//	Client.Done      GiveBackUnused finds that nothing is left of the allotment, so nothing goes back.
 //
 // A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
 // the next report says by that what the worker holds and what it does not.
 //
-// To read it, begin with what all of it uses, and then follow such a request:
+// To read it, begin with the packages cluster and shared/state/leased. Then follow such a request:
 //
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	source.go       Source       checks and takes units of leases, which lie in a grants.Table
+//	leases.go       LeaseSource  checks and takes units of leases, which lie in a grants.Table
 //	silence.go                   takes units of this proxy's share, and tells the service of them later
 //	refill.go       refill       when units are asked for ahead of need, and how many
-//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
+//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once. Read package account first
 //	ask.go          Part         what is asked for a request
 //	definitions.go  definitions  how limits are defined to the service
-//	handout.go      HandOut      what the service grants, or denies: requests that have waited get it, and the key's
-//	                             lease or account keeps the rest
+//	handout.go      HandOut      what the service grants, or denies, and who gets it
 //	look.go         Look         what clients are told that ask for their usage
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
@@ -129,7 +127,7 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 		return
 	}
 	leases := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
-	r.SetSource(&Source{
+	r.SetSource(&LeaseSource{
 		clusterRule: ofCluster,
 		table:       grants.NewTable(leases, &w.Returns, quota.IdleNs(windows), &r.Metrics.LeasedUnitsLost),
 		keeps:       p.Lease != quota.LeaseOff, refill: refillOf(windows),
@@ -181,7 +179,7 @@ func (w *Worker) DecideLike(from *Worker) {
 // CollectIdle has units go back that nobody takes any more.
 func (w *Worker) CollectIdle(now int64) { w.Returns.CollectIdle(w.clock.Now(), now) }
 
-// HasNews reports whether there is something to send that no request waits for.
+// HasNews reports whether the sources have left something to send. They leave nothing that goes back.
 func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.Book.HasListed() }
 
 // DrainRefills returns what requests to come will soon need, once: units are to be asked for ahead.

@@ -4,15 +4,15 @@
 //
 // Its invariant: units of a grant can be spent until its end, and go back by its number. So they stay apart by grant.
 //
-// A Lease has four parts, each with its verbs. All instants are of the monotonic clock of the proxy:
+// These parts of a Lease have verbs of their own. All instants are of the monotonic clock of the proxy:
 //
 //	part       what it is                                      who changes it
-//	Grants     units that may be spent                         Put, Spend, TakeBack; told by Left and LeftOf
-//	denial     what the service has denied last                Deny, Block, Allow; told by Denies, Blocks, WaitNs
-//	Uncharged  units admitted while the service was silent     Add, Remove, Tell, Answer
-//	Rate       how fast units are spent, to ask ahead of need  Add; told by Over
+//	Grants     units that may be spent                         Put, Spend, TakeOut; read by Left and LeftOf
+//	denial     what the service has denied last                Deny, Block, Allow; read by Denies, Blocks, WaitNs
+//	Uncharged  units admitted while the service was silent     Add, Remove, Claim, EndClaim
+//	Rate       how fast units are spent, to ask ahead of need  Add; read by Over
 //
-// The other fields are only kept.
+// Package lease sets and reads the other fields itself.
 package leased
 
 import (
@@ -25,20 +25,21 @@ var le = binary.LittleEndian
 
 const (
 	// MaxGrants is how many grants a lease holds units of. Each goes back only on the stream that got it, and each
-	// worker has its own stream.
+	// worker has its own stream. What has no place here goes back at once.
 	MaxGrants = 4
-	// strandedNs is how long after a grant's end its worker has returned the rest at
+	// StrandedNs is how long after a grant's end its worker has returned the rest at
 	// the latest, unless its stream has ended.
-	strandedNs = 2_000_000_000
+	StrandedNs = 2_000_000_000
 )
 
 // Lease is what this proxy has leased of one key. The zero value has nothing.
 type Lease struct {
-	Grants [MaxGrants]GrantLeft
+	Grants [MaxGrants]GrantUnits
 
-	denial    Denial    // the last one: see Deny, Block and Denies
-	Uncharged Uncharged // what this proxy has admitted without the service
-	Rate      Rate
+	denial     Denial    // the last one
+	deniedCost uint32    // the smallest that it denies, or eachCost
+	Uncharged  Uncharged // what this proxy has admitted without the service
+	Rate       Rate
 
 	RefillUntilNs int64      // until when an ask for units ahead of need may be under way
 	SilentUntilNs int64      // until when the service cannot reach the key
@@ -53,8 +54,8 @@ type GrantID struct {
 	EndNs  int64  // units may be spent before it
 }
 
-// GrantLeft is what is left of a grant.
-type GrantLeft struct {
+// GrantUnits is what is left of a grant.
+type GrantUnits struct {
 	GrantID
 	Units uint32
 }
@@ -70,14 +71,14 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 }
 
 // Taken are units of each grant, as Spend has taken them. Put puts them back.
-type Taken [MaxGrants]GrantLeft
+type Taken [MaxGrants]GrantUnits
 
 // Spend spends units, first those of the grant that ends first. At least so many must be left.
 func (l *Lease) Spend(nowNs int64, units uint32) (taken Taken) {
 	for i := 0; units > 0; i++ {
 		first := l.endsFirst(nowNs)
 		n := min(units, first.Units)
-		taken[i] = GrantLeft{first.GrantID, n}
+		taken[i] = GrantUnits{first.GrantID, n}
 		first.Units -= n
 		units -= n
 	}
@@ -85,7 +86,7 @@ func (l *Lease) Spend(nowNs int64, units uint32) (taken Taken) {
 }
 
 // endsFirst returns the grant with units that ends first.
-func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
+func (l *Lease) endsFirst(nowNs int64) (first *GrantUnits) {
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
@@ -99,8 +100,8 @@ func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
 // none, it takes the place of a stranded grant: its end is long over, so its stream must have ended
 // too, or its worker would have returned the rest. stranded is how many units that had: they are lost. It is not ok if
 // there is no place.
-func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
-	var room *GrantLeft // the first free place, else that of the first stranded grant
+func (l *Lease) Put(nowNs int64, added GrantUnits) (stranded uint32, ok bool) {
+	var room *GrantUnits // the first free place, else that of the first stranded grant
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		switch {
@@ -109,7 +110,7 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 			return 0, true
 		case g.Units == 0 && (room == nil || room.Units > 0): // a free place is better than a stranded grant's
 			room = g
-		case g.EndNs+strandedNs < nowNs && room == nil:
+		case g.EndNs+StrandedNs < nowNs && room == nil:
 			room = g
 		}
 	}
@@ -129,15 +130,15 @@ func (l *Lease) LeftOf(grant GrantID) (units uint32) {
 	return 0
 }
 
-// TakeBack takes what is left of a grant out of the lease.
-func (l *Lease) TakeBack(grant GrantID) {
+// TakeOut takes what is left of a grant out of the lease.
+func (l *Lease) TakeOut(grant GrantID) {
 	if g := l.find(grant); g != nil {
 		g.Units = 0
 	}
 }
 
 // find returns the place of a grant, nil if it has none.
-func (l *Lease) find(grant GrantID) *GrantLeft {
+func (l *Lease) find(grant GrantID) *GrantUnits {
 	for i := range l.Grants {
 		if g := &l.Grants[i]; g.GrantID == grant {
 			return g
@@ -146,63 +147,44 @@ func (l *Lease) find(grant GrantID) *GrantLeft {
 	return nil
 }
 
-// Denial is how long a denial holds. What it denies is by the verb that writes it: Deny denies a cost and what costs
-// more, but never a cost of 0, and Block denies each cost.
+// Denial is what the service has said of hits that it denies.
 type Denial struct {
-	UntilNs int64 // until when it holds
+	UntilNs int64 // until when others are denied like them, without being asked for
 	PassNs  int64 // when a denied hit passes, as the service knew it, or limit.Never
-
-	cost uint32 // the smallest that is denied, or eachCost
 }
 
-// WaitNs is how long a denied hit must wait, or limit.Never. It is not negative while the denial holds: the filter's
-// lease/handout.go has none hold for longer than PassNs.
+// WaitNs is how long a denied hit must wait, or limit.Never.
 func (d *Denial) WaitNs(nowNs int64) int64 {
 	if d.PassNs == limit.Never {
 		return limit.Never
 	}
-	return d.PassNs - nowNs
+	return max(d.PassNs-nowNs, 0)
 }
 
-// eachCost is the cost of a Denial that blocks.
+// eachCost is Lease.deniedCost of a key that is blocked.
 const eachCost = 0
 
-// Deny has the lease deny requests that cost so much or more, at least 1.
-func (l *Lease) Deny(cost uint32, d Denial, nowNs int64) {
-	d.cost = max(cost, eachCost+1)
-	l.noteDenial(d, nowNs)
+// Deny has the lease deny requests that cost so much or more, but never those that cost 0.
+func (l *Lease) Deny(cost uint32, d Denial) {
+	l.denial, l.deniedCost = d, max(cost, eachCost+1)
 }
 
 // Block has the lease deny all requests.
-func (l *Lease) Block(d Denial, nowNs int64) {
-	d.cost = eachCost
-	l.noteDenial(d, nowNs)
+func (l *Lease) Block(d Denial) {
+	l.denial, l.deniedCost = d, eachCost
 }
 
-// noteDenial writes a denial. A smaller cost that the one before denies stays denied, but only until the first of both
-// is over: it may pass sooner than the greater cost.
-func (l *Lease) noteDenial(d Denial, nowNs int64) {
-	switch before := &l.denial; {
-	case before.UntilNs <= nowNs || before.cost >= d.cost:
-		l.denial = d
-	case before.UntilNs > d.UntilNs:
-		d.cost = before.cost
-		l.denial = d
-	default: // the one before is over first
-	}
-}
-
-// Allow forgets a denial whose cost can be spent now, because the key has got units. It would forget a block too, but a
-// rule with a block leases nothing.
+// Allow forgets a denial of a cost that can be spent now, because the key has got so many units. A blocked key gets
+// none.
 func (l *Lease) Allow(units uint32) {
-	if l.denial.cost <= units {
+	if l.deniedCost <= units {
 		l.denial.UntilNs = 0
 	}
 }
 
 // Denies reports whether the last denial still holds for so many units.
 func (l *Lease) Denies(units uint32, nowNs int64) bool {
-	return l.denial.UntilNs > nowNs && units >= l.denial.cost
+	return l.denial.UntilNs > nowNs && units >= l.deniedCost
 }
 
 // Blocks reports whether the last denial still holds, and is of a blocked key.
@@ -215,8 +197,8 @@ func (l *Lease) WaitNs(nowNs int64) int64 { return l.denial.WaitNs(nowNs) }
 // ask of the key tells them to the service. One ask at a time does, so that they are charged once. The filter's
 // lease/silence.go draws their life.
 type Uncharged struct {
-	Units       uint32
-	toldUntilNs int64 // until when an ask may be under way that tells them
+	Units          uint32
+	claimedUntilNs int64 // until when an ask may be under way that tells them
 }
 
 // Add adds units that were admitted.
@@ -231,23 +213,23 @@ func (u *Uncharged) Remove(units uint32) (ok bool) {
 	return true
 }
 
-// Tell has an ask tell the units until its Answer, and no longer than until untilNs. It returns how many they are: none
-// if another ask tells them.
-func (u *Uncharged) Tell(nowNs, untilNs int64) (told uint32) {
-	if u.Units == 0 || u.toldUntilNs > nowNs {
+// Claim leaves the units to an ask that tells them, until EndClaim, and no longer than until untilNs. It returns how
+// many they are: none if another ask has claimed them.
+func (u *Uncharged) Claim(nowNs, untilNs int64) (claimed uint32) {
+	if u.Units == 0 || u.claimedUntilNs > nowNs {
 		return 0
 	}
-	u.toldUntilNs = untilNs
+	u.claimedUntilNs = untilNs
 	return u.Units
 }
 
-// Answer notes the end of an ask that has told the service so many units, and whether the service has charged them.
-func (u *Uncharged) Answer(told uint32, charged bool) {
-	if told >= u.Units { // else another ask may be telling the rest
-		u.toldUntilNs = 0
+// EndClaim notes the result of an ask that has claimed so many units, and whether the service has charged them.
+func (u *Uncharged) EndClaim(claimed uint32, charged bool) {
+	if claimed >= u.Units { // else another ask may have claimed the rest
+		u.claimedUntilNs = 0
 	}
 	if charged {
-		u.Units -= min(u.Units, told)
+		u.Units -= min(u.Units, claimed)
 	}
 }
 
@@ -260,25 +242,25 @@ type Standing struct {
 // Rate is how many units were spent in the period that began at FromNs, and in the
 // one before it.
 type Rate struct {
-	FromNs      int64
-	Now, Before uint32
+	FromNs        int64
+	Units, Before uint32
 }
 
 // Over estimates how many units were spent in the last period: all of the current one's,
-// and of the one before the share that is less than a period ago. For example, 300 units were spent
+// and of the one before the part that is less than a period ago. For example, 300 units were spent
 // in one period, and 50 in the first third of the next: 50 and two thirds of 300 are 250.
 func (r *Rate) Over(nowNs, periodNs int64) uint32 {
 	switch passed := max(nowNs-r.FromNs, 0); { // another worker may have added units later
 	case passed < periodNs:
-		return limit.AddSaturating(r.Now, share(r.Before, periodNs-passed, periodNs))
+		return limit.AddSaturating(r.Units, part(r.Before, periodNs-passed, periodNs))
 	case passed < 2*periodNs:
-		return share(r.Now, 2*periodNs-passed, periodNs)
+		return part(r.Units, 2*periodNs-passed, periodNs)
 	}
 	return 0
 }
 
-// share is the part of a number of units that falls into part of a period. Their product may have more than 64 bits.
-func share(units uint32, partNs, periodNs int64) uint32 {
+// part is the part of a number of units that falls into part of a period. Their product may have more than 64 bits.
+func part(units uint32, partNs, periodNs int64) uint32 {
 	return uint32(float64(units) * float64(partNs) / float64(periodNs))
 }
 
@@ -287,21 +269,21 @@ func (r *Rate) Add(nowNs, periodNs int64, units uint32) {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
 	case passed < 2*periodNs:
-		*r = Rate{FromNs: r.FromNs + periodNs, Before: r.Now}
+		*r = Rate{FromNs: r.FromNs + periodNs, Before: r.Units}
 	default:
 		*r = Rate{FromNs: nowNs}
 	}
-	r.Now = limit.AddSaturating(r.Now, units)
+	r.Units = limit.AddSaturating(r.Units, units)
 }
 
-// IsMissed reports whether the lease has units that may be spent or returned, has units that
+// WouldBeMissed reports whether the lease has units that may be spent or returned, has units that
 // the service has not charged yet, or says how long not to ask it.
-func (l *Lease) IsMissed(nowNs int64) bool {
+func (l *Lease) WouldBeMissed(nowNs int64) bool {
 	if l.Uncharged.Units > 0 || max(l.denial.UntilNs, l.RefillUntilNs, l.SilentUntilNs) > nowNs {
 		return true
 	}
 	for i := range l.Grants {
-		if g := &l.Grants[i]; g.Units > 0 && g.EndNs+strandedNs >= nowNs {
+		if g := &l.Grants[i]; g.Units > 0 && g.EndNs+StrandedNs >= nowNs {
 			return true
 		}
 	}
@@ -332,8 +314,8 @@ const (
 	offRefill     = offDeniedCost + 4
 	offSilent     = offRefill + 8
 	offUncharged  = offSilent + 8
-	offTold       = offUncharged + 4
-	offRate       = offTold + 8
+	offClaimed    = offUncharged + 4
+	offRate       = offClaimed + 8
 	offStandings  = offRate + 8 + 2*4
 	standingBytes = 4 + 8
 
@@ -354,11 +336,11 @@ func (l *Lease) Decode(b []byte) {
 	}
 	l.denial.UntilNs = int64(le.Uint64(b[offDenied:]))
 	l.denial.PassNs = int64(le.Uint64(b[offPass:]))
-	l.denial.cost = le.Uint32(b[offDeniedCost:])
+	l.deniedCost = le.Uint32(b[offDeniedCost:])
 	l.RefillUntilNs = int64(le.Uint64(b[offRefill:]))
 	l.SilentUntilNs = int64(le.Uint64(b[offSilent:]))
 	l.Uncharged.Units = le.Uint32(b[offUncharged:])
-	l.Uncharged.toldUntilNs = int64(le.Uint64(b[offTold:]))
+	l.Uncharged.claimedUntilNs = int64(le.Uint64(b[offClaimed:]))
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[offStandings:]; len(b) >= standingBytes; b = b[standingBytes:] {
@@ -379,11 +361,11 @@ func (l *Lease) Encode(b []byte, identity uint64) {
 	}
 	le.PutUint64(b[offDenied:], uint64(l.denial.UntilNs))
 	le.PutUint64(b[offPass:], uint64(l.denial.PassNs))
-	le.PutUint32(b[offDeniedCost:], l.denial.cost)
+	le.PutUint32(b[offDeniedCost:], l.deniedCost)
 	le.PutUint64(b[offRefill:], uint64(l.RefillUntilNs))
 	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
 	le.PutUint32(b[offUncharged:], l.Uncharged.Units)
-	le.PutUint64(b[offTold:], uint64(l.Uncharged.toldUntilNs))
+	le.PutUint64(b[offClaimed:], uint64(l.Uncharged.claimedUntilNs))
 	l.Rate.encode(b[offRate:])
 	b = b[offStandings:]
 	for i := 0; len(b) >= standingBytes; i++ {
@@ -397,14 +379,14 @@ func (l *Lease) Encode(b []byte, identity uint64) {
 	}
 }
 
-func (g *GrantLeft) decode(b []byte) {
-	*g = GrantLeft{
+func (g *GrantUnits) decode(b []byte) {
+	*g = GrantUnits{
 		GrantID: GrantID{Stream: le.Uint32(b), Number: le.Uint32(b[4:]), EndNs: int64(le.Uint64(b[12:]))},
 		Units:   le.Uint32(b[8:]),
 	}
 }
 
-func (g *GrantLeft) encode(b []byte) {
+func (g *GrantUnits) encode(b []byte) {
 	le.PutUint32(b, g.Stream)
 	le.PutUint32(b[4:], g.Number)
 	le.PutUint32(b[8:], g.Units)
@@ -412,11 +394,11 @@ func (g *GrantLeft) encode(b []byte) {
 }
 
 func (r *Rate) decode(b []byte) {
-	*r = Rate{FromNs: int64(le.Uint64(b)), Now: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
+	*r = Rate{FromNs: int64(le.Uint64(b)), Units: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
 }
 
 func (r *Rate) encode(b []byte) {
 	le.PutUint64(b, uint64(r.FromNs))
-	le.PutUint32(b[8:], r.Now)
+	le.PutUint32(b[8:], r.Units)
 	le.PutUint32(b[12:], r.Before)
 }

@@ -34,7 +34,7 @@ func TestLeaseRate(t *testing.T) {
 func TestUnitsOfSeveralGrants(t *testing.T) {
 	var l Lease
 	for i, end := range []int64{30, 10, 20} {
-		_, ok := l.Put(0, GrantLeft{GrantID: GrantID{uint32(i), 1, end}, Units: 5})
+		_, ok := l.Put(0, GrantUnits{GrantID: GrantID{uint32(i), 1, end}, Units: 5})
 		require.True(t, ok)
 	}
 	require.EqualValues(t, 15, l.Left(9))
@@ -46,22 +46,22 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 	require.Equal(t, uint32(4), l.Left(10))
 	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
 
-	_, ok := l.Put(10, GrantLeft{GrantID: GrantID{9, 1, 40}, Units: 5})
+	_, ok := l.Put(10, GrantUnits{GrantID: GrantID{9, 1, 40}, Units: 5})
 	require.True(t, ok)
 	l.Grants[2].Units, l.Grants[3].Units = 1, 1
-	_, ok = l.Put(10, GrantLeft{GrantID: GrantID{8, 1, 40}, Units: 5})
+	_, ok = l.Put(10, GrantUnits{GrantID: GrantID{8, 1, 40}, Units: 5})
 	require.False(t, ok, "no room")
-	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1, 40 + strandedNs}, Units: 5})
+	lost, ok := l.Put(11+StrandedNs, GrantUnits{GrantID: GrantID{8, 1, 40 + StrandedNs}, Units: 5})
 	require.True(t, ok)
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
 
-	l = Lease{Grants: [MaxGrants]GrantLeft{{GrantID: GrantID{1, 1, 10}, Units: 5}}}
-	lost, ok = l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{2, 1, 40 + strandedNs}, Units: 5})
+	l = Lease{Grants: [MaxGrants]GrantUnits{{GrantID: GrantID{1, 1, 10}, Units: 5}}}
+	lost, ok = l.Put(11+StrandedNs, GrantUnits{GrantID: GrantID{2, 1, 40 + StrandedNs}, Units: 5})
 	require.True(t, ok)
 	require.Zero(t, lost, "there are free places")
 }
 
-// A denial denies the smallest cost of those that are not over, and a block each cost.
+// The last denial denies its cost and what costs more, and a block each cost.
 func TestWhatALeaseDenies(t *testing.T) {
 	lasting := func(untilNs int64) Denial { return Denial{UntilNs: untilNs, PassNs: untilNs + 5} }
 	forEver := Denial{UntilNs: 20, PassNs: limit.Never}
@@ -73,37 +73,21 @@ func TestWhatALeaseDenies(t *testing.T) {
 		blocks  bool
 		waitsNs int64
 	}{
-		{"nothing", func(*Lease) {}, nil, []uint32{0, 1}, false, -10},
-		{"a cost", func(l *Lease) { l.Deny(3, lasting(20), 10) }, []uint32{3, 4}, []uint32{0, 2}, false, 15},
-		{"a cost of 0", func(l *Lease) { l.Deny(0, lasting(20), 10) }, []uint32{1}, []uint32{0}, false, 15},
-		{"a block", func(l *Lease) { l.Block(forEver, 10) }, []uint32{0, 1}, nil, true, limit.Never},
-		{"a block and then a cost", func(l *Lease) {
-			l.Block(lasting(11), 10)
-			l.Deny(3, lasting(30), 10)
-		}, []uint32{0, 1}, nil, true, 6},
-		{"a cost and then a greater one that waits longer", func(l *Lease) {
-			l.Deny(2, lasting(15), 10)
-			l.Deny(5, lasting(30), 10)
-		}, []uint32{2, 5}, []uint32{1}, false, 10},
-		{"a cost and then a greater one that is over first", func(l *Lease) {
-			l.Deny(2, lasting(30), 10)
-			l.Deny(5, lasting(15), 10)
-		}, []uint32{2, 5}, []uint32{1}, false, 10},
-		{"a cost and then a smaller one", func(l *Lease) {
-			l.Deny(5, lasting(30), 10)
-			l.Deny(2, lasting(15), 10)
-		}, []uint32{2, 5}, []uint32{1}, false, 10},
-		{"a cost after one that is over", func(l *Lease) {
-			l.Deny(1, lasting(10), 5)
-			l.Deny(3, lasting(30), 10)
-		}, []uint32{3}, []uint32{2}, false, 25},
-		{"what is over", func(l *Lease) { l.Deny(3, lasting(10), 5) }, nil, []uint32{3}, false, 5},
+		{"nothing", func(*Lease) {}, nil, []uint32{0, 1}, false, 0},
+		{"a cost", func(l *Lease) { l.Deny(3, lasting(20)) }, []uint32{3, 4}, []uint32{0, 2}, false, 15},
+		{"a cost of 0", func(l *Lease) { l.Deny(0, lasting(20)) }, []uint32{1}, []uint32{0}, false, 15},
+		{"a block", func(l *Lease) { l.Block(forEver) }, []uint32{0, 1}, nil, true, limit.Never},
+		{"a cost and then another", func(l *Lease) {
+			l.Deny(2, lasting(15))
+			l.Deny(5, lasting(30))
+		}, []uint32{5}, []uint32{2}, false, 25},
+		{"what is over", func(l *Lease) { l.Deny(3, lasting(10)) }, nil, []uint32{3}, false, 5},
 		{"what can be spent", func(l *Lease) {
-			l.Deny(3, lasting(20), 10)
+			l.Deny(3, lasting(20))
 			l.Allow(3)
 		}, nil, []uint32{3}, false, 15},
 		{"more than can be spent", func(l *Lease) {
-			l.Deny(3, lasting(20), 10)
+			l.Deny(3, lasting(20))
 			l.Allow(2)
 		}, []uint32{3}, []uint32{2}, false, 15},
 	} {
@@ -121,23 +105,23 @@ func TestWhatALeaseDenies(t *testing.T) {
 }
 
 // One ask at a time tells the service what it has not charged, until it has.
-func TestUnchargedUnitsAreTold(t *testing.T) {
+func TestUnchargedUnitsAreClaimed(t *testing.T) {
 	var u Uncharged
-	require.Zero(t, u.Tell(0, 10), "there are none, so no ask tells them")
+	require.Zero(t, u.Claim(0, 10), "there are none, so no ask tells them")
 	u.Add(5)
-	require.EqualValues(t, 5, u.Tell(0, 20))
-	require.Zero(t, u.Tell(19, 40))
+	require.EqualValues(t, 5, u.Claim(0, 20))
+	require.Zero(t, u.Claim(19, 40))
 	u.Add(2)
-	u.Answer(5, true)
+	u.EndClaim(5, true)
 	require.EqualValues(t, 2, u.Units)
-	require.Zero(t, u.Tell(19, 40), "another ask may be telling the 2")
-	require.EqualValues(t, 2, u.Tell(20, 30), "the answer is late")
-	u.Answer(2, false)
+	require.Zero(t, u.Claim(19, 40), "another ask may be telling the 2")
+	require.EqualValues(t, 2, u.Claim(20, 30), "the answer is late")
+	u.EndClaim(2, false)
 	require.EqualValues(t, 2, u.Units, "the service has failed")
-	require.EqualValues(t, 2, u.Tell(29, 40), "a later ask tells them")
+	require.EqualValues(t, 2, u.Claim(29, 40), "a later ask tells them")
 	require.True(t, u.Remove(1))
 	require.False(t, u.Remove(2), "one is left")
-	u.Answer(7, true)
+	u.EndClaim(7, true)
 	require.Equal(t, Uncharged{}, u)
 	u.Add(1<<32 - 1)
 	u.Add(1)

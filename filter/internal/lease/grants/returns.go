@@ -56,6 +56,9 @@ const (
 	maxVisitNs = 1_000_000_000
 )
 
+// A grant is visited before it counts as stranded: this is negative, and does not compile, if it is not.
+const _ = uint64(leased.StrandedNs - maxVisitNs)
+
 // StreamOpened says which stream is open.
 func (rets *Returns) StreamOpened(number uint32) { rets.stream = number }
 
@@ -96,7 +99,7 @@ func (rets *Returns) canGoBack(grant leased.GrantID) bool {
 }
 
 // giveBack has units go back if they can. Else they are lost.
-func (rets *Returns) giveBack(t *Table, left leased.GrantLeft) {
+func (rets *Returns) giveBack(t *Table, left leased.GrantUnits) {
 	switch {
 	case left.Units == 0:
 	case rets.canGoBack(left.GrantID):
@@ -164,7 +167,7 @@ func (rets *Returns) CollectIdle(wallNs, now int64) {
 // visit takes the grant's units out of its lease and has them go back, if their time is over, or if they are idle and
 // can go back. It says when to visit the grant again: visitNs is 0 if nothing of it is left in the lease.
 func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
-	left := leased.GrantLeft{GrantID: wg.grant}
+	left := leased.GrantUnits{GrantID: wg.grant}
 	wg.visitNs = now + maxVisitNs // if the proxy's store fails
 	written := wg.at.Change(wallNs, now, func(e *state.LeaseEntry) bool {
 		left.Units = e.LeftOf(wg.grant)
@@ -178,7 +181,7 @@ func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
 		case now < leaveNs:
 			wg.visitNs = min(leaveNs, rets.latestVisitNs(now))
 		default:
-			e.TakeBack(wg.grant)
+			e.TakeOut(wg.grant)
 			return true
 		}
 		return false

@@ -44,7 +44,7 @@ func (t *Table) Write(e *state.LeaseEntry) state.Status {
 func (t *Table) noteLost(units uint32) { *t.lost += uint64(units) }
 
 // GiveBack has units go back that are in no lease, if they can. Else they are lost.
-func (t *Table) GiveBack(left leased.GrantLeft) { t.returns.giveBack(t, left) }
+func (t *Table) GiveBack(left leased.GrantUnits) { t.returns.giveBack(t, left) }
 
 // At is where the lease of one key lies, also when there is no request of the key any more.
 type At struct {

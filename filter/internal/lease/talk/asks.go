@@ -258,7 +258,7 @@ func (as *askList) endFlight(a *ask, how ending) {
 	}
 	delete(as.flyingFor, a.want)
 	for i := range a.parts {
-		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
+		acc, report := a.parts[i].Account, a.parts[i].Wire.Report.Number
 		switch {
 		case acc == nil, how == answered:
 		case how == notTaken:

@@ -137,7 +137,7 @@ func (c *Client) Next() *Waiter { return c.waiters.next() }
 // Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
 	if req.Verdict != nil {
-		lease.EndAsks(req.Verdict)
+		lease.GiveBackUnused(req.Verdict)
 	}
 	c.asks.leave(req)
 	c.waiters.remove(req)

@@ -9,23 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Source is the source of units of a rule of scope cluster: units that this proxy has
+// LeaseSource is the source of units of a rule of scope cluster: units that this proxy has
 // leased from the quota service, in a table from which all its workers take.
-//
-// Check goes down this list to the first line that applies:
-//
-//	line                                               outcome                                   by
-//	the request has waited, and its allotment decides  HasRoom from Allotted, Denied or Blocked  byAllotment
-//	the proxy's store fails                            Failed                                    readLease
-//	the key's lease says that the key is blocked       Blocked
-//	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom        forNothing
-//	the key's lease has enough units                   HasRoom from LeaseTable
-//	the key's lease has a denial that is not over      Denied
-//	the service is silent                              what OwnShare decides, or Silent          alone
-//	the request has waited, and no answer came         what OwnShare decides, or Silent          askService
-//	too many requests wait, or the service took no     Contended                                 askService
-//	more asks
-//	none of these: the service may have units          Pending: the request waits                askService
 //
 // Where Check has found the units is in Subject.Cluster.From. Take and Refund follow it:
 //
@@ -36,7 +21,7 @@ import (
 //	OwnShare    takes from the share, and notes in the    puts back into the share, and removes the
 //	            lease what the service must charge later  note, unless the service has charged it
 //	Nowhere     never called: a cost of 0 takes nothing   never called
-type Source struct {
+type LeaseSource struct {
 	clusterRule
 	table *grants.Table
 
@@ -46,14 +31,14 @@ type Source struct {
 	key []byte // memory for tableKey
 }
 
-// Check finds out what decides about the request: see Source.
-func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
+// Check finds out what decides about the request: see clusterRule.
+func (src *LeaseSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	found := src.check(s, wallNs)
 	found.Known = isKnown(s)
 	return found
 }
 
-func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
+func (src *LeaseSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	c := src.begin(s, wallNs)
 	if c.Allotment.Decides(s.Cost, c.MonotonicNs) {
 		return byAllotment(s)
@@ -65,8 +50,8 @@ func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
 	switch {
 	case e.Blocks(now):
 		return deniedFor(s, e.WaitNs(now), decide.Blocked)
-	case src.asksNothing(s):
-		return forNothing(s)
+	case src.isFree(s):
+		return atNoCost(s)
 	case src.keeps && e.Left(now) >= s.Units: // more than Cost, if other rules of the request take of the lease before
 		c.From = cluster.LeaseTable
 		return decide.Finding{Found: decide.HasRoom}
@@ -75,23 +60,23 @@ func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
 	case src.isSilent(e):
 		return src.alone(s, decide.Silent)
 	default:
-		return src.askService(s)
+		return src.leaveToService(s)
 	}
 }
 
 // Recheck is Check.
-func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
+func (src *LeaseSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
-func (src *Source) isSilent(e *state.LeaseEntry) bool {
+func (src *LeaseSource) isSilent(e *state.LeaseEntry) bool {
 	return e.SilentUntilNs > e.NowNs || src.worker.Service.Silent
 }
 
 // tableKey is what the subject's lease is found by: its key and, if requests give limits, these. So units that were
 // granted under one limit are not spent under another, and no denial is remembered under another.
-func (src *Source) tableKey(s *decide.Subject) []byte {
+func (src *LeaseSource) tableKey(s *decide.Subject) []byte {
 	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
@@ -101,7 +86,7 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 
 // readLease reads the key's lease, and what the service has said last of the key. It returns false if the proxy's store
 // fails.
-func (src *Source) readLease(s *decide.Subject) (ok bool) {
+func (src *LeaseSource) readLease(s *decide.Subject) (ok bool) {
 	c := &s.Cluster
 	if c.LeaseMemory == nil {
 		c.LeaseMemory = new(state.LeaseEntry)
@@ -117,12 +102,12 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 }
 
 // beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
-func (src *Source) beginAsk(s *decide.Subject) Part {
+func (src *LeaseSource) beginAsk(s *decide.Subject) Part {
 	return src.leasePart(s, s.Cost, src.claimUncharged(s.Cluster.Lease))
 }
 
 // Take takes the cost from where Check has found it.
-func (src *Source) Take(s *decide.Subject) state.Status {
+func (src *LeaseSource) Take(s *decide.Subject) state.Status {
 	switch s.Cluster.From {
 	case cluster.Allotted:
 		s.Cluster.Allotment.Units -= s.Cost
@@ -137,26 +122,26 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 }
 
 // takeLease takes units that the proxy has leased. If few are left, it asks ahead, by a refill.
-func (src *Source) takeLease(s *decide.Subject) state.Status {
+func (src *LeaseSource) takeLease(s *decide.Subject) state.Status {
 	e := s.Cluster.Lease
 	s.Cluster.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
-	told, refills := src.beginRefill(e)
+	claimed, isDue := src.beginRefill(e)
 	taken := src.table.Write(e)
-	if refills && taken == state.OK {
-		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, told))
+	if isDue && taken == state.OK {
+		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, claimed))
 	}
 	return taken
 }
 
 // Refund puts the units back to where they were taken from.
-func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
+func (src *LeaseSource) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Cluster.From {
 	case cluster.Allotted:
 		s.Cluster.Allotment.Units += s.Cost
 		return true
 	case cluster.LeaseTable:
-		return src.refundLease(s)
+		return src.refundLease(s, wallNs)
 	case cluster.OwnShare:
 		return src.refundShare(s, wallNs)
 	default:
@@ -164,17 +149,16 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, they stay
-// counted.
-func (src *Source) refundLease(s *decide.Subject) bool {
+// refundLease puts units back into the lease. If it fails, they stay counted.
+func (src *LeaseSource) refundLease(s *decide.Subject, wallNs int64) bool {
 	c := &s.Cluster
 	at := src.table.At(c.Lease.Key())
-	written := at.Change(s.Record.Now, c.MonotonicNs, func(e *state.LeaseEntry) bool {
-		fits := e.WrittenNs != 0
+	written := at.Change(wallNs, c.MonotonicNs, func(e *state.LeaseEntry) bool {
+		isThere := e.WrittenNs != 0 // else another record has taken its place since
 		for _, taken := range c.Taken {
-			fits = fits && (taken.Units == 0 || e.Put(taken))
+			isThere = isThere && (taken.Units == 0 || e.Put(taken))
 		}
-		return fits
+		return isThere
 	})
 	if !written {
 		return false
@@ -187,9 +171,9 @@ func (src *Source) refundLease(s *decide.Subject) bool {
 	return true
 }
 
-// takeBack has the units go back.
-func (src *Source) takeBack(s *decide.Subject) {
-	src.table.GiveBack(s.Cluster.Allotment.GrantLeft)
+// giveBack has the units go back to the service.
+func (src *LeaseSource) giveBack(s *decide.Subject) {
+	src.table.GiveBack(s.Cluster.Allotment.GrantUnits)
 }
 
 // A lease is written in two ways:
@@ -197,11 +181,11 @@ func (src *Source) takeBack(s *decide.Subject) {
 //	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
 //	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
 //	                      later ask
-//	read anew             takeShare, refundShare, refundLease, keepInLease and Returns.CollectIdle, by At.Change
+//	read anew             takeShare, refundShare, refundLease, noteInLease and Returns.CollectIdle, by At.Change
 
 // Tables are the table of leases, and what counts in the place of a silent service: keys
 // that are among the leases.
-func (src *Source) Tables() []decide.Table {
+func (src *LeaseSource) Tables() []decide.Table {
 	t := src.table.Table()
 	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
@@ -209,7 +193,7 @@ func (src *Source) Tables() []decide.Table {
 
 // Operate returns how many units of the key this proxy may still spend. While the service is silent, the subject has
 // what this proxy has counted by itself.
-func (src *Source) Operate(
+func (src *LeaseSource) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
 ) (value int64, known bool, err error) {
 	c := src.begin(s, wallNs)
@@ -225,7 +209,7 @@ func (src *Source) Operate(
 
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
 // other requests give, as far as this worker keeps these.
-func (src *Source) leftOfOthers(s *decide.Subject) (units int64) {
+func (src *LeaseSource) leftOfOthers(s *decide.Subject) (units int64) {
 	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
 	var e state.LeaseEntry
 	for requested := range defs.requested {
@@ -242,19 +226,19 @@ func (src *Source) leftOfOthers(s *decide.Subject) (units int64) {
 }
 
 // leaseOf is LeaseOf.
-func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
-	told, e := &result.Lease{}, s.Cluster.Lease
+func (src *LeaseSource) leaseOf(s *decide.Subject) *result.Lease {
+	out, e := &result.Lease{}, s.Cluster.Lease
 	if e == nil { // it was not read
-		return told
+		return out
 	}
 	for i := range e.Grants {
 		if left := &e.Grants[i]; left.Units > 0 && left.EndNs > e.NowNs {
-			told.EndsNs = max(told.EndsNs, left.EndNs-e.NowNs)
+			out.EndsNs = max(out.EndsNs, left.EndNs-e.NowNs)
 		}
 	}
-	told.Units = e.Left(e.NowNs)
+	out.Units = e.Left(e.NowNs)
 	if src.isSilent(e) {
-		told.Silent = string(src.rule.Policy.OnUnavailable)
+		out.Silent = string(src.rule.Policy.OnUnavailable)
 	}
-	return told
+	return out
 }
