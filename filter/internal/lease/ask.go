@@ -66,8 +66,9 @@ func (w *Worker) ProbePart() Part {
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
 // BeginAsk begins an ask for what the subjects of a pending verdict need: it may write leases and open accounts, as
-// beginAsk says. It returns the parts of the ask, those of shadow rules last. If the request has waited before, a
-// subject may have got units that do not suffice: these go back first.
+// beginAsk says. It returns the parts of the ask. Those of shadow rules are last: if a counter is shared, no rule that
+// enforces is denied by the block that a trial begins. If the request has waited before, a subject may have got units
+// that do not suffice: these go back first.
 //
 // If rules that hold share a counter, their subjects have one account. An ask reports an account once, so only the
 // first of these subjects has a part. The next one is Pending again when the request is decided again, and asks then.
