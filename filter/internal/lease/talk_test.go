@@ -72,6 +72,35 @@ func TestALateAnswerCounts(t *testing.T) {
 	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
 }
 
+// A late answer says how the key stood before the requests came that are queued for it by then. Its own ask has none
+// any more.
+func TestALateAnswerDecidesNoRequestThatCameLater(t *testing.T) {
+	for name, late := range map[string]quota.AskResult{
+		"denied":      {Outcome: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: second}}},
+		"busy":        {Outcome: quota.Busy},
+		"unavailable": {Outcome: quota.Unavailable, Grants: []quota.Grant{{Failed: true}}},
+	} {
+		w, s := pair(t, strings.Replace(noLease, `"limits"`, `"on_unavailable":"deny","on_contention":"deny","limits"`, 1))
+		w.request("b")
+		w.exchange(s)
+		first := w.request("a")
+		late.ID = w.lastID
+		w.stream.Asks = nil // the service does not answer it in time
+		w.request("b")
+		w.proxy.Clock += 50 * ms
+		w.receive((&quota.Results{Proxies: 2}).Append(nil)) // so b is asked for, and the service is not silent
+		w.proxy.Clock += 60 * ms
+		w.tick()
+		require.False(t, w.verdicts[first], name)
+
+		second := w.request("a")
+		w.receive((&quota.Results{Results: []quota.AskResult{late}}).Append(nil))
+		require.NotContains(t, w.verdicts, second, name)
+		w.exchange(s)
+		require.True(t, w.verdicts[second], name)
+	}
+}
+
 // Where the store fails for a shadow rule's key alone, the other rules decide as ever.
 func TestAFailedShadowPart(t *testing.T) {
 	rule := `"scope":"cluster","limits":["9/1m"],"on_unavailable":"deny","key":[{"header":"u"}]`

@@ -115,8 +115,10 @@ func without[T comparable](list []T, one T) []T {
 //	        ask for the same units takes its requests: see takeQueued.
 //	flying  Another ask for the same units stays queued. If the stream ends, or the service lacks a definition, it is
 //	        queued again, or over if no request waits for it.
-//	late    It has had no result for the timeout. Its requests are decided without it, and the same units may be asked
-//	        for again. A result counts for lateNs.
+//	late    It has had no result for the timeout, but something else has come since, or noteTick has given the service
+//	        more time: else noteSilence has ended the stream. No request waits for it, because the time of all is over.
+//	        The same units may be asked for again. A result counts for lateNs, and decides nobody: its units go into the
+//	        lease.
 type askState uint8
 
 const (

@@ -103,17 +103,19 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 	return nil
 }
 
-// decideQueued has the result of an ask also decide the requests that came since, if it decidesAll. These wait for the
-// next ask for the same units, which is queued, and over then:
+// decideQueued has the result of an ask that flies also decide the requests that came since, if it decidesAll. These
+// wait for the next ask for the same units, which is queued, and over then:
 //
 //	                     before   then
 //	ask a                flying   flying, and over after this
 //	requests 1 and 2     waits    the same: they wait for a
 //	next, for the same   queued   over, and is never sent
 //	requests 3 and 4     waits    the same, but they wait for a
+//
+// The result of a late ask decides nobody: much may have changed since the service was asked.
 func (c *Client) decideQueued(a *ask, result *quota.AskResult) {
 	next := c.asks.queuedFor[a.want]
-	if next != nil && len(next.waiters) > 0 && a.decidesAll(result) {
+	if a.state == flying && next != nil && len(next.waiters) > 0 && a.decidesAll(result) {
 		c.asks.takeQueued(a, next)
 	}
 }
