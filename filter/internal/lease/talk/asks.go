@@ -36,7 +36,6 @@ type ask struct {
 	parts   []lease.Part
 	waiters []*Waiter // that wait for it
 	sentNs  int64
-	stream  uint32 // on which it was sent
 	state   askState
 }
 
@@ -132,7 +131,7 @@ const (
 type askList struct {
 	queue     []*ask          // in the order in which they are sent
 	queuedFor map[string]*ask // the same, by what they want
-	sent      []*ask          // those that fly or are late, in the order in which they were sent
+	sent      []*ask          // those that fly or are late, all on this stream, in the order in which they were sent
 	flyingFor map[string]*ask // those of them that fly, by what they want
 	want      []byte          // memory
 }

@@ -5,8 +5,9 @@
 // the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease with its
 // accounts: the host calls it, and asks it by Next who goes on. Each now is of the monotonic clock.
 //
-// One message with asks is under way at a time: Flush sends nothing until the first answer to it, and asks gather for
-// the next.
+// After a message with asks, Flush sends nothing until a message of the service comes, and asks gather meanwhile. Which
+// asks that answers does not matter: a key whose store is slow delays no other. So the asks of several messages may be
+// without a result at once.
 //
 //	host            Client                              service
 //
@@ -20,19 +21,9 @@
 // What may go wrong meanwhile:
 //
 //	the client leaves     Forget ends the wait. What it has got goes back. What its ask gets goes into the lease.
-//	an answer comes late  makeLate lets others ask anew. takeGrants puts late units into the lease.
+//	an answer comes late  makeLate lets others ask anew. takeGrants puts late units into the lease, and decides nobody.
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. Tick asks on.
-//
-// Four things have a life, which is drawn where they change. How they change while the first request waits:
-//
-//	by                      Waiter         ask      stream   service
-//	Wait                    waits          queued   closed   answered
-//	Flush                   waits          flying   greeted  asked
-//	Receive                 ready          over     heard    answered
-//	Next, Decide, Done      done
-//	or Tick, after the      ready          over     closed   silent
-//	timeout: no answer
 //
 // To read it, begin with Client. Most of its tests are in package lease, which plays workers, their talk and a service
 // together: see harness_test.go there.
@@ -43,7 +34,17 @@
 //	send.go                   what is sent when
 //	receive.go                what a message with results does to asks and their requests
 //	stream.go   stream        whether there is one
-//	            service       whether it answers
+//	            owed          whether the service answers
+//
+// A Waiter, an ask and the stream have a life, which is drawn where they change. While the first request waits:
+//
+//	by                      Waiter  ask     stream   the service
+//	Wait                    waits   queued  closed   owes nothing
+//	Flush                   waits   flying  greeted  owes an answer
+//	Receive                 ready   over    greeted  owes nothing
+//	Next, Decide, Done      done
+//	or Tick, after the      ready   over    closed   owes nothing, and is silent
+//	timeout: no answer
 package talk
 
 import (
@@ -72,7 +73,7 @@ type Client struct {
 	transport Transport
 	worker    *lease.Worker
 	stream    stream
-	service   service
+	owed      owed
 	waiters   waiterList // requests that wait
 	asks      askList    // for which they wait, and others
 	lastID    uint32     // of the ask that was sent last
@@ -93,7 +94,6 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	return &Client{
 		transport: t, worker: w,
 		stream:  stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		service: service{shown: &w.Service},
 		waiters: waiterList{byContext: map[uint32]*Waiter{}}, asks: newAskList(),
 	}
 }
@@ -121,9 +121,9 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 
 // begin begins the wait of a request.
 func (c *Client) begin(req *Waiter, now int64) {
-	req.deadlineNs = now + c.service.shown.TimeoutNs
+	req.deadlineNs = now + c.worker.Service.TimeoutNs
 	c.waiters.add(req)
-	c.service.shown.Crowded = c.waiters.isFull()
+	c.worker.Service.Crowded = c.waiters.isFull()
 }
 
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
@@ -141,7 +141,7 @@ func (c *Client) Done(req *Waiter) {
 	}
 	c.asks.leave(req)
 	c.waiters.remove(req)
-	c.service.shown.Crowded = c.waiters.isFull()
+	c.worker.Service.Crowded = c.waiters.isFull()
 }
 
 // Forget is Done for a request that has ended, if it waits. It returns the verdict that is not needed any more, nil if
@@ -164,7 +164,7 @@ const maxLooked = 4096
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	looked := c.waiters.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
-	if c.service.shown.Silent || c.service.shown.Crowded || tooMany {
+	if c.worker.Service.Silent || c.worker.Service.Crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l}
@@ -185,7 +185,7 @@ func (c *Client) ExpireAll() {
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
 	for _, req := range c.waiters.all() {
-		if req.isOverdue(now) || req.state == waits && c.service.shown.Silent {
+		if req.isOverdue(now) || req.state == waits && c.worker.Service.Silent {
 			c.expire(req)
 		}
 	}
@@ -205,12 +205,13 @@ func (c *Client) expire(req *Waiter) {
 // says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle(now)
-	c.service.noteTick(now)
+	timeoutNs := c.worker.Service.TimeoutNs
+	c.noteTick(now)
 	c.noteSilence(now) // before expireOverdue, so that all requests are decided in the tick that finds it silent
 	c.expireOverdue(now)
-	c.asks.makeLate(now, c.service.shown.TimeoutNs)
-	c.worker.Book.Sweep(now, c.service.shown.TimeoutNs)
-	if c.service.shown.Silent && !c.service.owes() {
+	c.asks.makeLate(now, timeoutNs)
+	c.worker.Book.Sweep(now, timeoutNs)
+	if c.worker.Service.Silent && !c.serviceOwes() {
 		c.asks.askForNobody([]lease.Part{c.worker.ProbePart()})
 	}
 }
@@ -223,7 +224,7 @@ func (c *Client) Period() uint32 {
 	switch {
 	case c.waiters.mayHaveNext():
 		return 1 // for those that MaxResumed has left
-	case c.HasWaiters() || c.service.owes():
+	case c.HasWaiters() || c.serviceOwes():
 		return 10
 	}
 	if ns := c.worker.Returns.IdleNs(); ns > 0 {

@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Flush sends what is to be sent, in one message. While no result of the last message has come, it
-// sends nothing: the callback with the result calls it again.
+// Flush sends what is to be sent, in one message. While the service owes an answer, it sends nothing: the callback with
+// the answer calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.service.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
+	if c.serviceOwes() || !c.stream.isOpen() && now < c.stream.reopenNs {
 		return // before queueReports: what cannot be sent yet stays on the Book's list, where it may change
 	}
 	c.queueReports(now)
@@ -67,8 +67,8 @@ const (
 )
 
 // roomForReports is how many more asks for nothing may be queued or under way. Reports fill what
-// requests leave of a message, and at least half of it. Flush sends the next message after the results
-// of the last one. So a worker with a full account.Book needs 129 messages: 65536 accounts, 510 asks in each.
+// requests leave of a message, and at least half of it. Flush sends the next message after the answer
+// to the last one. So a worker with a full account.Book needs 129 messages: 65536 accounts, 510 asks in each.
 // In round trips of 15 ms these take 2 s: by then a store that is starting begins to grant, and has all reports.
 func (c *Client) roomForReports() int {
 	reports, others := 0, 0
@@ -109,9 +109,7 @@ func (c *Client) pack(now int64) {
 	c.asks.fly(c.packed)
 	clear(c.packed)
 	c.packed = c.packed[:0]
-	if c.stream.phase == heard { // units go back on the stream that got them, after its first results
-		m.Returns = rets.AppendTo(m.Returns)
-	}
+	m.Returns = rets.AppendTo(m.Returns)
 }
 
 // askMustWait reports whether a queued ask that takes n bytes must wait for a later message.
@@ -126,12 +124,11 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	}
 }
 
-// stampAndPack gives the ask its number, instant, stream and reports, and puts it into the message with the definitions
+// stampAndPack gives the ask its number, instant and reports, and puts it into the message with the definitions
 // that the stream has not had.
 func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
-	a.stream = c.stream.number
 	m := &c.outMessage
 	at := len(m.Asks)
 	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
@@ -189,7 +186,7 @@ func (c *Client) send(now int64) bool {
 		c.stream.phase = greeted
 	}
 	if len(m.Asks) > 0 {
-		c.service.owesNs = now
+		c.owed.sinceNs = now
 	}
 	return true
 }

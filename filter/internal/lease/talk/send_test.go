@@ -29,7 +29,7 @@ func largest(d *quota.Definition, key byte) lease.Part {
 // Then its other parts need room for their definitions, too.
 func TestAnAskThatBringsADefinitionTooManyHasRoomForAllOfItsOwn(t *testing.T) {
 	c := Client{
-		worker: &lease.Worker{}, stream: stream{phase: heard, defined: map[uint32]bool{}}, asks: newAskList(),
+		worker: &lease.Worker{}, stream: stream{phase: greeted, defined: map[uint32]bool{}}, asks: newAskList(),
 		lastID: math.MaxUint32 - 10_000,
 	}
 	window := limit.Window{

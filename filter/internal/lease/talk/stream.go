@@ -1,19 +1,16 @@
 package talk
 
-import "github.com/sluice-ratelimit/sluice/filter/internal/lease"
-
 // phase is how far a stream has come. Its life, and that of the next one:
 //
-//	         ensureOpen           send               Receive
-//	closed -------------> open ----------> greeted ----------> heard
-//	  ^                     |                 |                  |
-//	  +---- StreamEnded ----+-----------------+------------------+
+//	         ensureOpen           send
+//	closed -------------> open ----------> greeted
+//	  ^                     |                 |
+//	  +---- StreamEnded ----+-----------------+
 //
 //	closed   There is none. After each end, and each try that fails, backOff says when the next may be
 //	         opened.
 //	open     It may be used. The service does not know the domain and the process yet.
 //	greeted  Its first message has named them.
-//	heard    The service has answered on it. From then on it takes units back.
 //
 // The proxy calls StreamEnded when it has ended the stream. hangUp ends it from here: after a message that
 // cannot be read, when the service is silent, and when the talk ends.
@@ -23,7 +20,6 @@ const (
 	closed phase = iota
 	open
 	greeted
-	heard
 )
 
 // stream is the stream to the service.
@@ -84,7 +80,7 @@ func (c *Client) StreamEnded(now int64) {
 		return
 	}
 	c.stream.phase = closed
-	c.service.owesNs = 0 // no answer can come any more: the same is asked on the next stream
+	c.owed.sinceNs = 0 // no answer can come any more: the same is asked on the next stream
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.streamEnded()
@@ -104,50 +100,52 @@ func (c *Client) Close(now int64) {
 	}
 }
 
-// service is how the service is, as this worker finds it out. Its life, over all streams:
+// owed is what the service owes: an answer to a message with asks. As long as it owes one, Flush sends nothing. What
+// changes that, and whether the service is silent:
 //
-//	          send, of asks            noteSilence
-//	answered ---------------> asked ---------------> silent
-//	   ^                        |                      |
-//	   +------ noteAnswer ------+----- noteAnswer -----+
+//	by           when                                         the service  Service.Silent
+//	send         a message with asks leaves                   owes         the same
+//	noteAnswer   any message of the service comes             owes none    false
+//	StreamEnded  the stream ends                              owes none    the same
+//	noteSilence  it has owed for the timeout                  owes none    true
+//	noteSilence  a request has waited that long for a stream  owes none    true
 //
-//	answered  It owes no answer: owesNs is 0.
-//	asked     It owes one since owesNs, and Flush sends nothing more. If the stream ends, it owes
-//	          none: the same is asked on the next stream.
-//	silent    It has owed one for the timeout. It is also silent if a request has waited that long without a
-//	          stream, though it was not asked. No request waits any more, and Tick asks until an answer comes.
-//	          lease.Service.Silent says so, because sources decide by it.
+// Any message is an answer, also one with results of older asks, or with none. It shows that the service is there. Each
+// ask has its result once its own keys are decided. So if Flush waited for certain results, a key whose store is slow
+// would delay the others.
+//
+// While the service is silent, no request waits, because sources decide by Service.Silent. Tick asks on, by a probe,
+// until an answer comes.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come each 10 ms. That at
 // 100 ms finds the service silent, and ends the stream. It has all waiting requests decided, and queues a probe. About
 // a second later a stream is opened, and the probe is sent. The service is silent until it answers that.
-type service struct {
-	shown *lease.Service // what sources see of it
-
-	owesNs  int64 // since when it owes an answer to asks. 0 = it owes none
-	tickNs  int64 // when the last tick was
-	stalled bool  // a late tick has given the service more time, and nothing has come since
+type owed struct {
+	sinceNs  int64 // since when it owes an answer. 0 = it owes none
+	extended bool  // noteTick has moved sinceNs, and nothing has come since
+	tickNs   int64 // when the last tick was, for noteTick
 }
 
-func (s *service) owes() bool { return s.owesNs != 0 }
+// serviceOwes reports whether the service owes an answer.
+func (c *Client) serviceOwes() bool { return c.owed.sinceNs != 0 }
 
 // noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
 func (c *Client) noteAnswer() {
-	c.stream.phase = heard
 	c.stream.pauseNs = firstPauseNs
-	c.service.owesNs, c.service.stalled = 0, false
-	c.service.shown.Silent = false
+	c.owed.sinceNs = 0
+	c.owed.extended = false
+	c.worker.Service.Silent = false
 }
 
 // noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It hangs up on a silent service.
 func (c *Client) noteSilence(now int64) {
-	answerIsLate := c.service.owes() && now-c.service.owesNs >= c.service.shown.TimeoutNs
+	answerIsLate := c.serviceOwes() && now-c.owed.sinceNs >= c.worker.Service.TimeoutNs
 	streamIsLate := !c.stream.isOpen() && c.waiters.hasOverdue(now)
 	if !answerIsLate && !streamIsLate {
 		return
 	}
-	c.service.shown.Silent = true
+	c.worker.Service.Silent = true
 	c.stream.pauseNs = maxPauseNs
 	if c.stream.isOpen() {
 		c.hangUp(now)
@@ -167,10 +165,13 @@ const standstillNs = 1_000_000_000
 //	150 ms  The next tick, late again. The service has had more time, and has not answered: it gets none.
 //
 // After standstillNs without a tick it gets none either: Tick may end the stream.
-func (s *service) noteTick(now int64) {
-	gap := now - max(s.tickNs, s.owesNs)
-	if s.owes() && !s.stalled && gap > s.shown.TimeoutNs/2 && gap < standstillNs {
-		s.stalled, s.owesNs = true, now
+func (c *Client) noteTick(now int64) {
+	o := &c.owed
+	gap := now - max(o.tickNs, o.sinceNs)
+	stoodStill := gap > c.worker.Service.TimeoutNs/2 && gap < standstillNs
+	if stoodStill && c.serviceOwes() && !o.extended {
+		o.sinceNs = now
+		o.extended = true
 	}
-	s.tickNs = now
+	o.tickNs = now
 }
