@@ -73,8 +73,11 @@ func (r *reader) sameCounter(v value, rule *Rule, other value, first *Rule) {
 }
 
 func sameBlock(a, b *Block) bool {
-	return (a == nil) == (b == nil) && (a == nil || *a == *b)
+	return (a == nil) == (b == nil) && (a == nil || a.window() == b.window())
 }
+
+// window counts the denials of a key, in its record.
+func (b *Block) window() limit.Window { return limit.NewBlock(b.ForNs, b.Prolong) }
 
 // sameWindows compares as sets: within a rule all windows differ.
 func sameWindows(a, b []Limit) bool {

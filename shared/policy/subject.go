@@ -118,13 +118,16 @@ func (f *Finder) ofAll() []limit.Window {
 	return windows
 }
 
+// Columns are the rule's windows as records have them.
+func (r *Rule) Columns() []limit.Window { return r.counted(r.Windows()) }
+
 // counted are windows of the rule as records have them. A rule with a block has one window more,
 // which counts denials. A rule that settles charges the cost after the answer. So it has one window
 // more, of units that are held until then, and each of its fixed windows pays back one limit a period
 // of what was charged over its limit.
 func (r *Rule) counted(windows []limit.Window) []limit.Window {
 	if r.Block != nil && len(windows) > 0 {
-		windows = append(windows, limit.NewBlock(r.Block.ForNs, r.Block.Prolong))
+		windows = append(windows, r.Block.window())
 	}
 	if r.Settle == nil || len(windows) == 0 {
 		return sorted(windows)

@@ -4,7 +4,6 @@
 package footprint
 
 import (
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
@@ -116,13 +115,13 @@ type table struct{ slots, bytes, pageBytes uint64 }
 
 // localTable has what a rule counts in this Envoy.
 func localTable(r *policy.Rule) table {
-	windows := columns(r)
+	windows := r.Columns()
 	return usedPart(r, page.GeometryFor(windows, r.Capacity), page.HostBytes(windows, r.Capacity))
 }
 
 // leaseTable has what a rule leases from the quota service.
 func leaseTable(r *policy.Rule) table {
-	n := len(columns(r))
+	n := len(r.Columns())
 	return usedPart(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
 }
 
@@ -141,18 +140,6 @@ func (m *Footprint) addHolds(r *policy.Rule) {
 		}
 		m.StatedBytes = min(m.StatedBytes+most*statedBytes, statedKeys*statedBytes)
 	}
-}
-
-// columns are what a record of the rule has: its windows, its block, and what is held.
-func columns(r *policy.Rule) []limit.Window {
-	windows := r.Windows()
-	if r.Block != nil {
-		windows = append(windows, limit.NewBlock(r.Block.ForNs, r.Block.Prolong))
-	}
-	if r.Settle != nil {
-		windows = append(windows, limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs})
-	}
-	return windows
 }
 
 // keys is how many keys a rule counts at a time. A rule without a key has one for all requests. A
