@@ -132,7 +132,9 @@ func saidLimits(windows []result.Window) (limits []string) {
 // give: the filter has put a default in its place, but a client is described, not one request.
 // The rule then says which requests it is for, and has no key made of a default.
 func (k *Key) leaveOpen(r *simulate.Request, rule *result.ExplainedRule) {
-	for _, of := range []struct{ part, given string }{{"method", r.Method}, {"host", r.Host}, {"path", r.Path}} {
+	for _, of := range []struct{ part, given string }{
+		{policy.KeyMethod.String(), r.Method}, {policy.KeyHost.String(), r.Host}, {policy.KeyPath.String(), r.Path},
+	} {
 		if of.given != "" {
 			continue
 		}
