@@ -32,7 +32,8 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	}
 	isUsable := !grant.Failed
 	if p.Account != nil {
-		isUsable = p.Account.End(p.Wire.Report.Number, grant, trip.CameNs)
+		report := p.Wire.Report
+		isUsable = p.Account.End(report.Number, grant, trip.CameNs)
 	}
 	h := newHandout(p, grant, trip, isUsable)
 	for _, v := range verdicts {
