@@ -102,7 +102,7 @@ func (q *quotaTalk) goOn() {
 
 // resume decides a request again that has waited. It goes on unless it has to wait again.
 func (q *quotaTalk) resume(w *talk.Waiter) {
-	importActFor(w.Context)
+	importActFor(w.ContextID)
 	defer importActFor(q.plugin.context)
 	arena.reset()
 	if w.Look != nil {
@@ -113,11 +113,11 @@ func (q *quotaTalk) resume(w *talk.Waiter) {
 	v := w.Verdict
 	q.plugin.engine.Resume(v)
 	if v.Pending {
-		q.client.Wait(w.Context, v, theProxy.Monotonic())
+		q.client.Wait(w.ContextID, v, theProxy.Monotonic())
 		return
 	}
 	q.client.Done(w)
-	action := q.plugin.finish(w.Context, v)
+	action := q.plugin.finish(w.ContextID, v)
 	q.plugin.engine.Free(v)
 	if action == types.ActionContinue {
 		importContinue(streamRequest)
@@ -197,13 +197,13 @@ func (q *quotaTalk) tick() bool {
 // tick alone: each change of the period puts the next tick off by all of it, and requests
 // that often change it back and forth would put it off for ever.
 func (q *quotaTalk) hasten() {
-	if q.client.Period() < q.period {
+	if q.client.PeriodMs() < q.period {
 		q.setPeriod()
 	}
 }
 
 func (q *quotaTalk) setPeriod() {
-	if period := min(q.client.Period(), tickMs); period != q.period {
+	if period := min(q.client.PeriodMs(), tickMs); period != q.period {
 		q.period = period
 		if err := proxywasm.SetTickPeriodMilliSeconds(period); err != nil {
 			proxywasm.LogError("sluice: set the tick period: " + err.Error())

@@ -182,7 +182,7 @@ func (m *member) enter() (leave func()) {
 	f := m.fleet
 	m.proxy.Clock, m.proxy.Calls = f.now, m.proxy.Calls[:0]
 	return func() {
-		after := int64(m.client.Period()) * ms
+		after := int64(m.client.PeriodMs()) * ms
 		if at := f.now + after; at < m.ticks {
 			m.ticks = at
 			f.plan(after, m.tick)

@@ -108,10 +108,10 @@ func (w *worker) goOn() {
 }
 
 func (w *worker) resume(next *talk.Waiter) {
-	require.False(w.t, w.isDecided(next.Context), "decided twice")
+	require.False(w.t, w.isDecided(next.ContextID), "decided twice")
 	if next.Look != nil {
 		w.client.Done(next)
-		w.tell(next.Context, next.Look)
+		w.tell(next.ContextID, next.Look)
 		return
 	}
 	w.proxy.Headers = nil // they are gone with the callback
@@ -121,11 +121,11 @@ func (w *worker) resume(next *talk.Waiter) {
 		w.onResume(v)
 	}
 	if v.Pending {
-		w.client.Wait(next.Context, v, w.proxy.Clock)
+		w.client.Wait(next.ContextID, v, w.proxy.Clock)
 		return
 	}
 	w.client.Done(next)
-	w.decided(next.Context, v)
+	w.decided(next.ContextID, v)
 	w.engine.Free(v)
 }
 

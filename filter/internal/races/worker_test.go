@@ -65,7 +65,7 @@ func (k *worker) proceed() {
 	k.world.last = k.id
 	if _, more := k.resume(); !more {
 		k.resume = nil
-		k.ticks = min(k.ticks, k.world.now+int64(k.client.Period())*ms)
+		k.ticks = min(k.ticks, k.world.now+int64(k.client.PeriodMs())*ms)
 	}
 }
 
@@ -190,16 +190,16 @@ func (k *worker) goOn() {
 }
 
 func (k *worker) resumeWaiter(w *talk.Waiter) {
-	require.Contains(k.world.t, k.waiting, w.Context, "its client has left")
-	k.headers = k.waiting[w.Context]
+	require.Contains(k.world.t, k.waiting, w.ContextID, "its client has left")
+	k.headers = k.waiting[w.ContextID]
 	v := w.Verdict
 	k.engine.Resume(v)
 	if v.Pending {
-		k.wait(w.Context, v)
+		k.wait(w.ContextID, v)
 		return
 	}
 	k.client.Done(w)
-	k.decided(w.Context, v)
+	k.decided(w.ContextID, v)
 	k.engine.Free(v)
 }
 

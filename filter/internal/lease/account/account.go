@@ -29,7 +29,7 @@ import (
 // Account is what this worker holds of one key. Its sums count; it also knows when they must be reported. A worker may
 // have maxAccounts of them, so the fields are in an order that pads little.
 type Account struct {
-	name // its Key, and what else finds it
+	accountKey // its Key, and what else finds it
 
 	// What the service has said of the key, by the monotonic clock. No request asks until then. End writes them.
 	SilentUntilNs   int64 // its store cannot reach the key

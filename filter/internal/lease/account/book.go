@@ -6,21 +6,21 @@ import "github.com/sluice-ratelimit/sluice/shared/quota"
 type Book struct {
 	worker uint64 // by which the service knows this worker: see SetWorker
 
-	byName  map[name]*Account
+	byKey   map[accountKey]*Account
 	listed  []*Account // for Due
 	newest  uint64     // the number of the newest report
 	sweepNs int64      // when Sweep goes through the accounts next
 }
 
 // NewBook returns a book without accounts.
-func NewBook() *Book { return &Book{byName: map[name]*Account{}} }
+func NewBook() *Book { return &Book{byKey: map[accountKey]*Account{}} }
 
 // SetWorker says by which number the service knows this worker, before the first account is opened. Each worker and
 // configuration has another.
 func (b *Book) SetWorker(worker uint64) { b.worker = worker }
 
-// name is what an account is found by. A key that was inherited may have an account of this worker, too.
-type name struct {
+// accountKey is what an account is found by. A key that was inherited may have an account of this worker, too.
+type accountKey struct {
 	counter [16]byte
 	Key     [16]byte
 	worker  uint64 // that has opened the account. The service knows its reports by this number
@@ -39,22 +39,22 @@ const (
 )
 
 // IsFull reports whether the book takes no account more.
-func (b *Book) IsFull() bool { return len(b.byName) >= maxAccounts }
+func (b *Book) IsFull() bool { return len(b.byKey) >= maxAccounts }
 
 // IsEmpty reports whether the book has no account.
-func (b *Book) IsEmpty() bool { return len(b.byName) == 0 }
+func (b *Book) IsEmpty() bool { return len(b.byKey) == 0 }
 
 // Find returns the account of a key, nil if there is none.
 func (b *Book) Find(d *quota.Definition, key [16]byte) *Account {
-	return b.byName[name{d.Counter, key, b.worker}]
+	return b.byKey[accountKey{d.Counter, key, b.worker}]
 }
 
 // Open returns the account of a key from which a request wants units, a new one if there is none.
 func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 	acc := b.Find(d, key)
 	if acc == nil {
-		acc = &Account{name: name{d.Counter, key, b.worker}, book: b}
-		b.byName[acc.name] = acc
+		acc = &Account{accountKey: accountKey{d.Counter, key, b.worker}, book: b}
+		b.byKey[acc.accountKey] = acc
 	}
 	acc.Definition, acc.usedNs = d, now
 	return acc
@@ -69,18 +69,19 @@ func (b *Book) newReportNumber() uint64 {
 // HasListed reports whether some account may have to be reported.
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
-// Due takes accounts off the list, and appends those that must be reported to due, until that has most of them.
+// Due takes accounts off the list, and appends those that must be reported to due, until that has most of them. The
+// others that must be reported stay listed.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	left := b.listed[:0]
 	for _, acc := range b.listed {
-		must := acc.mustReport(now)
-		if must && len(due) >= most {
-			left = append(left, acc)
-			continue
-		}
-		acc.isListed = false
-		if must {
+		switch {
+		case !acc.mustReport(now):
+			acc.isListed = false
+		case len(due) < most:
+			acc.isListed = false
 			due = append(due, acc)
+		default:
+			left = append(left, acc)
 		}
 	}
 	clear(b.listed[len(left):])
@@ -91,9 +92,9 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 // ReportAll has all that is held reported on another stream, also what has not changed: the service, or its store, may
 // have lost what it has heard.
 func (b *Book) ReportAll() {
-	for _, acc := range b.byName {
+	for _, acc := range b.byKey {
 		if !acc.sums.Idle() {
-			acc.repeatNs = 0
+			acc.repeatNs = 0 // now
 			acc.list()
 		}
 	}
@@ -102,16 +103,16 @@ func (b *Book) ReportAll() {
 // Sweep looks, once a second, which accounts must be reported, and forgets those that are not in use and from
 // which no request has wanted units of late.
 func (b *Book) Sweep(now, timeoutNs int64) {
-	if len(b.byName) == 0 || now < b.sweepNs {
+	if len(b.byKey) == 0 || now < b.sweepNs {
 		return
 	}
 	b.sweepNs = now + sweepEveryNs
-	for name, acc := range b.byName {
+	for key, acc := range b.byKey {
 		switch {
 		case acc.mustReport(now):
 			acc.list()
 		case !acc.isInUse() && now-acc.usedNs > forgetNs+timeoutNs:
-			delete(b.byName, name)
+			delete(b.byKey, key)
 		}
 	}
 }
@@ -142,7 +143,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 	b.newest = max(b.newest, old.newest) // the store takes no lower numbers: ErrStale
 
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
-	for name, acc := range old.byName {
+	for key, acc := range old.byKey {
 		if acc.sums.Idle() {
 			continue
 		}
@@ -156,7 +157,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 		acc.book, acc.Definition = b, d
 		acc.reporting = reporting{} // of old, and of asks that have ended with it
 		acc.list()
-		b.byName[name] = acc
+		b.byKey[key] = acc
 	}
-	clear(old.byName)
+	clear(old.byKey)
 }

@@ -5,24 +5,25 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// reporting is how far the reports of an account are. Their life:
-//
-//	          list           Due, Claim            Write
-//	quiet -----------> listed ----------> claimed -------> under way
-//	                     ^                   |                 |
-//	                     +----- Unclaim -----+-- End, Repeat --+
+// reporting is how far the reports of an account are. It may be in several of these at once, or in none:
 //
 //	listed     It may have to be reported. An ask for no units is queued for each account that Book.Due returns.
 //	claimed    A queued ask will report it: such an ask, or one by which requests ask for its units. There may be more.
-//	under way  An ask was sent with the report. What changes meanwhile is reported after it. The next ask may have
-//	           claimed the account already, and waits.
+//	under way  An ask was sent with the report. What changes meanwhile is reported after it. If another ask has claimed
+//	           the account, that waits.
 //
-// While it is claimed or under way, nothing lists it, and Due takes it off the list. What ends that lists it:
+// Who changes that:
 //
-//	Unclaim  the ask has ended before it was sent
-//	End      the report has an answer
-//	Repeat   the report may be lost
-//	GiveUp   the service takes no reports now: Sweep lists the account within a second
+//	by       when                                    the account then
+//	list     the store should know what has changed  is listed, unless it is claimed or under way
+//	Due      it has been listed                      is not listed: it gets an ask, or has one, or need not be reported
+//	Claim    an ask is queued                        is claimed once more
+//	Write    the ask is sent                         is under way
+//	Unclaim  the same ask has left the queue, by     is claimed once less, and listed as by list: not if it was sent,
+//	         then after Write, or is over            because it is under way then
+//	End      the report has an answer                is not under way, and listed as by list
+//	Repeat   the report may be lost                  is not under way, and listed as by list
+//	GiveUp   the service takes no reports now        is not under way. Sweep lists it within a second
 type reporting struct {
 	underWay uint64 // the number of the report that is under way, 0 if none is
 	claims   uint32 // by queued asks
@@ -52,7 +53,7 @@ func (acc *Account) mustReport(now int64) bool {
 // Claim leaves the account to an ask that is queued.
 func (acc *Account) Claim() { acc.claims++ }
 
-// Unclaim ends the claim of an ask that has left the queue. If that was sent, the account is under way by now.
+// Unclaim ends the claim of an ask that has left the queue.
 func (acc *Account) Unclaim() {
 	acc.claims--
 	acc.list()

@@ -41,9 +41,9 @@ type ask struct {
 
 // What an ask wants of one key.
 const (
-	wantsUnits     byte = iota // for requests at any cost
-	wantsThatCost              // units for requests at one cost
-	wantsStandings             // it is a look
+	wantsUnits       byte = iota // for requests at any cost
+	wantsUnitsAtCost             // for requests at this cost alone
+	wantsStandings               // it is a look
 )
 
 // appendWant appends what the parts want, in as many bytes for each. If a rule counts denied requests, that says the
@@ -56,7 +56,7 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 		case p.Wire.Inspect:
 			what = wantsStandings
 		case p.CountsDenied():
-			what, cost = wantsThatCost, p.Wire.Cost
+			what, cost = wantsUnitsAtCost, p.Wire.Cost
 		}
 		b = append(binary.LittleEndian.AppendUint32(b, p.Wire.Definition), p.Wire.Key[:]...)
 		b = binary.LittleEndian.AppendUint32(append(b, what), cost)
@@ -67,7 +67,7 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 // isLook reports whether the ask is for looks: it asks for no units.
 func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
-// add adds what other requests need to the ask, by the table above.
+// add adds what other requests need to the ask, by the table above. They wait for it afterwards.
 func (a *ask) add(parts []lease.Part) {
 	for i := range a.parts {
 		p, other := &a.parts[i].Wire, &parts[i].Wire
@@ -133,7 +133,7 @@ type askList struct {
 	queuedFor map[string]*ask // the same, by what they want
 	sent      []*ask          // those that fly or are late, all on this stream, in the order in which they were sent
 	flyingFor map[string]*ask // those of them that fly, by what they want
-	want      []byte          // memory
+	built     []byte          // memory for appendWant
 }
 
 func newAskList() askList { return askList{queuedFor: map[string]*ask{}, flyingFor: map[string]*ask{}} }
@@ -149,8 +149,8 @@ func (as *askList) join(req *Waiter, parts []lease.Part) {
 }
 
 // askForNobody queues an ask for which no request waits: a refill, a report or a probe. If one for the same units is
-// queued, that stays. A new one is sent first, before those that came earlier: its key is in use, and first requests of
-// other keys must not delay it.
+// queued, that stays. A new one goes before all others: its key is in use, and first requests of other keys must not
+// delay it.
 func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
 		copy(as.queue[1:], as.queue)
@@ -161,12 +161,12 @@ func (as *askList) askForNobody(parts []lease.Part) {
 // ensureQueued returns the queued ask that wants what the parts want. If there is none, it queues a new one, which
 // keeps the parts.
 func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
-	as.want = appendWant(as.want[:0], parts)
-	a = as.queuedFor[string(as.want)]
+	as.built = appendWant(as.built[:0], parts)
+	a = as.queuedFor[string(as.built)]
 	if a != nil {
 		return a, false
 	}
-	a = &ask{want: string(as.want), parts: parts}
+	a = &ask{want: string(as.built), parts: parts}
 	as.enqueue(a)
 	return a, true
 }
@@ -174,7 +174,8 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 // enqueue queues an ask. As long as it is queued, it claims the accounts that it will report.
 func (as *askList) enqueue(a *ask) {
 	a.state = queued
-	as.queue, as.queuedFor[a.want] = append(as.queue, a), a
+	as.queue = append(as.queue, a)
+	as.queuedFor[a.want] = a
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
 			acc.Claim()
@@ -198,7 +199,8 @@ func (as *askList) unqueue(a *ask, then askState) {
 func (as *askList) fly(asks []*ask) {
 	for _, a := range asks {
 		as.unqueue(a, flying)
-		as.sent, as.flyingFor[a.want] = append(as.sent, a), a
+		as.sent = append(as.sent, a)
+		as.flyingFor[a.want] = a
 	}
 }
 
@@ -259,7 +261,7 @@ func (as *askList) endFlight(a *ask, how ending) {
 	}
 	delete(as.flyingFor, a.want)
 	for i := range a.parts {
-		acc, report := a.parts[i].Account, a.parts[i].Wire.Report.Number
+		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
 		switch {
 		case acc == nil, how == answered:
 		case how == notTaken:

@@ -104,10 +104,10 @@ func (c *Client) HasWaiters() bool { return len(c.waiters.byContext) > 0 }
 // Wait makes a request wait for the units of its pending verdict, which stays as it is until
 // Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
 // wait again.
-func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
-	req := c.waiters.byContext[context]
+func (c *Client) Wait(contextID uint32, v *decide.Verdict, now int64) {
+	req := c.waiters.byContext[contextID]
 	if req == nil {
-		req = &Waiter{Context: context, Verdict: v}
+		req = &Waiter{ContextID: contextID, Verdict: v}
 		c.begin(req, now)
 		for _, s := range v.Subjects {
 			s.Cluster.Asked = cluster.Asking
@@ -146,8 +146,8 @@ func (c *Client) Done(req *Waiter) {
 
 // Forget is Done for a request that has ended, if it waits. It returns the verdict that is not needed any more, nil if
 // there is none.
-func (c *Client) Forget(context uint32) *decide.Verdict {
-	req := c.waiters.byContext[context]
+func (c *Client) Forget(contextID uint32) *decide.Verdict {
+	req := c.waiters.byContext[contextID]
 	if req == nil {
 		return nil
 	}
@@ -161,13 +161,13 @@ const maxLooked = 4096
 // WaitLook makes a request wait for what the service says of the look's keys, of which there must be one: else only its
 // timeout would end the wait. It returns false if nobody is asked, because the service is silent, or too many requests
 // or keys wait.
-func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
+func (c *Client) WaitLook(contextID uint32, l *lease.Look, now int64) bool {
 	looked := c.waiters.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
 	if c.worker.Service.Silent || c.worker.Service.Crowded || tooMany {
 		return false
 	}
-	req := &Waiter{Context: context, Look: l}
+	req := &Waiter{ContextID: contextID, Look: l}
 	c.begin(req, now)
 	for from := 0; from < l.Size(); from += quota.MaxParts {
 		c.asks.join(req, l.Parts(from))
@@ -201,7 +201,7 @@ func (c *Client) expire(req *Waiter) {
 	}
 }
 
-// Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. Period
+// Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. PeriodMs
 // says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle(now)
@@ -219,8 +219,8 @@ func (c *Client) Tick(now int64) {
 // minReturnNs is the shortest time between two ticks that look for idle units.
 const minReturnNs = 50_000_000
 
-// Period is how soon Tick must be called, in milliseconds.
-func (c *Client) Period() uint32 {
+// PeriodMs is how soon Tick must be called.
+func (c *Client) PeriodMs() uint32 {
 	switch {
 	case c.waiters.mayHaveNext():
 		return 1 // for those that MaxResumed has left

@@ -51,8 +51,8 @@ func (c *Client) queueReports(now int64) {
 	}
 }
 
-// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are queued: refills
-// and reports before those of requests, and the newest of them first. Looks go in last, and a probe is one.
+// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are queued, but for
+// looks, which go in last; a probe is one.
 
 // What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.
@@ -66,7 +66,7 @@ const (
 	mostAsks  = roomBytes / partBytes // of one part each
 )
 
-// roomForReports is how many more asks for nothing may be queued or under way. Reports fill what
+// roomForReports is how many more reports may be queued or under way. Reports fill what
 // requests leave of a message, and at least half of it. Flush sends the next message after the answer
 // to the last one. So a worker with a full account.Book needs 129 messages: 65536 accounts, 510 asks in each.
 // In round trips of 15 ms these take 2 s: by then a store that is starting begins to grant, and has all reports.
@@ -83,7 +83,8 @@ func (c *Client) roomForReports() int {
 			}
 		}
 	}
-	return max(mostAsks/2, mostAsks-others) - reports
+	ofMessage := max(mostAsks/2, mostAsks-others)
+	return max(ofMessage-reports, 0)
 }
 
 // pack fills the message Client.outMessage with what has room in it. Its asks fly then, and the others stay queued. If

@@ -11,7 +11,7 @@ import (
 // waiterState is how far a request is that waits. Its life:
 //
 //	     Wait, WaitLook           makeReady           Next               Done
-//	new ---------------> waits -------------> ready ---------> resumed ---------> done
+//	new ---------------> waits -------------> ready ---------> deciding --------> done
 //	                       ^                                      |
 //	                       +----- Wait, if it is Pending again ---+
 //
@@ -21,17 +21,17 @@ type waiterState uint8
 const (
 	// waits: for asks, until they have results (takeGrants, reject, tellLooks), until an earlier ask has one that
 	// decides it, too (decideQueued), or until its time is over (expire).
-	waits   waiterState = iota
-	ready               // Next will return it
-	resumed             // Next has returned it, and it is decided again
+	waits    waiterState = iota
+	ready                // Next will return it
+	deciding             // Next has returned it, and it is decided again
 	done
 )
 
 // Waiter is a request that waits: to be decided by a verdict, or for a look.
 type Waiter struct {
-	Context uint32
-	Verdict *decide.Verdict // nil of a look
-	Look    *lease.Look     // of a client that asks for its usage; it is not decided again
+	ContextID uint32          // the proxy's number of the request
+	Verdict   *decide.Verdict // nil of a look
+	Look      *lease.Look     // of a client that asks for its usage; it is not decided again
 
 	state      waiterState
 	deadlineNs int64
@@ -81,7 +81,7 @@ type waiterList struct {
 
 // add adds a new request.
 func (wl *waiterList) add(req *Waiter) {
-	wl.byContext[req.Context] = req
+	wl.byContext[req.ContextID] = req
 	wl.order = append(wl.order, req)
 	wl.lookedKeys += req.Look.Size()
 }
@@ -89,7 +89,7 @@ func (wl *waiterList) add(req *Waiter) {
 // remove removes a request, which is done.
 func (wl *waiterList) remove(req *Waiter) {
 	req.state = done
-	delete(wl.byContext, req.Context)
+	delete(wl.byContext, req.ContextID)
 	wl.lookedKeys -= req.Look.Size()
 }
 
@@ -124,7 +124,7 @@ func (wl *waiterList) next() *Waiter {
 		req := wl.nextUp[wl.first]
 		wl.first++
 		if req.state == ready {
-			req.state = resumed
+			req.state = deciding
 			return req
 		}
 	}
