@@ -24,7 +24,7 @@
 //	what          is left in                by                         for
 //	a request     Subject.Cluster           HandOut                    the source, in the next Decide
 //	a refill      Worker.refills            LeaseSource.Take           Client.Flush
-//	a report      the list of Book          Account.list               Client.Flush
+//	a report      the list of Book          Account.List               Client.Flush
 //	a return      Worker.Returns            HandOut, GiveBackUnused    Client.Flush
 //	                                        and CollectIdle
 //	silence       Worker.Service            Client.Tick                the source

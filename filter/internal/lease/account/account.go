@@ -70,7 +70,7 @@ func (acc *Account) RecallBlock(now int64) (b *Block, blocked bool) {
 // DropGiven notes that no request will hold units that the service has granted.
 func (acc *Account) DropGiven(units uint32) {
 	acc.sums.DropGiven(units)
-	acc.list()
+	acc.List()
 }
 
 // HoldGiven has a request hold units that the service has granted.
@@ -82,7 +82,7 @@ func (acc *Account) UnholdGiven(units uint32) { acc.sums.UnholdGiven(units) }
 // Hold has a request hold units that the service has not granted.
 func (acc *Account) Hold(units uint32) {
 	acc.sums.Hold(units)
-	acc.list()
+	acc.List()
 }
 
 // Unhold undoes Hold.
@@ -91,7 +91,7 @@ func (acc *Account) Unhold(units uint32) { acc.Settle(units, 0) }
 // Settle ends what a request holds, and charges what it has cost.
 func (acc *Account) Settle(units, cost uint32) {
 	acc.sums.Settle(units, cost)
-	acc.list()
+	acc.List()
 }
 
 // Lapse charges what a request has held for too long. SettleLapsed must follow.

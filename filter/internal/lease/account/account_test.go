@@ -85,7 +85,8 @@ func TestALateAnswerHasTheAccountReported(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	late := write(acc, 0)
-	acc.Repeat(late.Number)
+	acc.GiveUp(late.Number)
+	acc.List()
 	require.Equal(t, 1, due(b, 0))
 	acc.Claim()
 	require.False(t, acc.End(late.Number, noted(0), 0))
@@ -99,11 +100,12 @@ func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	lost := write(acc, 0)
-	acc.Repeat(lost.Number)
+	acc.GiveUp(lost.Number)
+	acc.List()
 	require.Equal(t, 1, due(b, 0))
 	again := write(acc, 0)
 	require.Greater(t, again.Number, lost.Number)
-	acc.Repeat(lost.Number)
+	acc.GiveUp(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
 }
 
@@ -116,7 +118,7 @@ func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 	lost := write(acc, 0)
 	require.True(t, other.End(write(other, 0).Number, noted(0), 0))
 	require.Zero(t, due(b, 0))
-	acc.Repeat(lost.Number) // as its ask does
+	acc.GiveUp(lost.Number) // as its ask does
 	b.ReportAll()
 	require.False(t, acc.IsUnderWay())
 	require.Equal(t, 2, due(b, 0))

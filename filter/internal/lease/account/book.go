@@ -95,7 +95,7 @@ func (b *Book) ReportAll() {
 	for _, acc := range b.byKey {
 		if !acc.sums.Idle() {
 			acc.repeatNs = 0 // now
-			acc.list()
+			acc.List()
 		}
 	}
 }
@@ -110,7 +110,7 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 	for key, acc := range b.byKey {
 		switch {
 		case acc.mustReport(now):
-			acc.list()
+			acc.List()
 		case !acc.isInUse() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byKey, key)
 		}
@@ -156,7 +156,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 		}
 		acc.book, acc.Definition = b, d
 		acc.reporting = reporting{} // of old, and of asks that have ended with it
-		acc.list()
+		acc.List()
 		b.byKey[key] = acc
 	}
 	clear(old.byKey)

@@ -15,15 +15,15 @@ import (
 // Who changes that:
 //
 //	by       when                                    the account then
-//	list     the store should know what has changed  is listed, unless it is claimed or under way
+//	List     the store should know what has changed  is listed, unless it is claimed or under way
 //	Due      it has been listed                      is not listed: it gets an ask, or has one, or need not be reported
 //	Claim    an ask is queued                        is claimed once more
 //	Write    the ask is sent                         is under way
-//	Unclaim  the same ask has left the queue, by     is claimed once less, and listed as by list: not if it was sent,
+//	Unclaim  the same ask has left the queue, by     is claimed once less, and listed as by List: not if it was sent,
 //	         then after Write, or is over            because it is under way then
-//	End      the report has an answer                is not under way, and listed as by list
-//	Repeat   the report may be lost                  is not under way, and listed as by list
-//	GiveUp   the service takes no reports now        is not under way. Sweep lists it within a second
+//	End      the report has an answer                is not under way, and listed as by List
+//	GiveUp   it has none, or none in time            is not under way. Sweep lists it within a second, if nobody does
+//	                                                 sooner
 type reporting struct {
 	underWay uint64 // the number of the report that is under way, 0 if none is
 	claims   uint32 // by queued asks
@@ -34,8 +34,8 @@ type reporting struct {
 // hasAsk reports whether the account is claimed or under way.
 func (acc *Account) hasAsk() bool { return acc.claims > 0 || acc.IsUnderWay() }
 
-// list puts the account on the list of Book.Due, where it is once.
-func (acc *Account) list() {
+// List puts the account on the list of Book.Due, where it is once.
+func (acc *Account) List() {
 	if !acc.isListed && !acc.hasAsk() {
 		acc.isListed = true
 		acc.book.listed = append(acc.book.listed, acc)
@@ -56,7 +56,7 @@ func (acc *Account) Claim() { acc.claims++ }
 // Unclaim ends the claim of an ask that has left the queue.
 func (acc *Account) Unclaim() {
 	acc.claims--
-	acc.list()
+	acc.List()
 }
 
 // IsUnderWay reports whether a report of the account is under way: an ask that has claimed it must wait.
@@ -89,7 +89,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 		return false
 	}
 	acc.underWay = 0
-	acc.list() // for what has changed since the report
+	acc.List() // for what has changed since the report
 	if !g.Noted {
 		acc.SilentUntilNs = now + quota.MaxRememberNs
 		return false
@@ -102,15 +102,9 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	return true
 }
 
-// GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
+// GiveUp ends the report of that number without an answer. If one comes all the same, it grants no units.
 func (acc *Account) GiveUp(number uint64) {
 	if number == acc.underWay {
 		acc.underWay = 0
 	}
-}
-
-// Repeat has the account reported with the next message: the report may be lost.
-func (acc *Account) Repeat(number uint64) {
-	acc.GiveUp(number)
-	acc.list()
 }

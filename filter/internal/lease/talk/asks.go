@@ -236,46 +236,29 @@ func (as *askList) find(id uint32) *ask {
 	return nil
 }
 
-// ending is how an ask that was sent ends. It says what becomes of its reports: an ask of rules that hold reports the
-// account of each of its parts.
-type ending uint8
-
-const (
-	answered   ending = iota // lease.HandOut has ended the reports, by what the service has said
-	notTaken                 // the service has not taken the ask, so it has no reports: they are given up
-	unanswered               // the reports may be lost: they are made again
-)
-
 // end ends an ask that was sent.
-func (as *askList) end(a *ask, how ending) {
-	as.endFlight(a, how)
+func (as *askList) end(a *ask) {
+	if a.state == flying {
+		as.endFlight(a)
+	}
 	as.sent = without(as.sent, a)
 	a.state = over
 }
 
-// endFlight lets others ask for the units of an ask that flies, and ends its reports. For a late one, makeLate has done
-// so.
-func (as *askList) endFlight(a *ask, how ending) {
-	if a.state == late {
-		return
-	}
+// endFlight lets others ask for the units of an ask that flies, and gives up those of its reports that have no answer.
+func (as *askList) endFlight(a *ask) {
 	delete(as.flyingFor, a.want)
 	for i := range a.parts {
-		acc, report := a.parts[i].Account, a.parts[i].Wire.Number
-		switch {
-		case acc == nil, how == answered:
-		case how == notTaken:
-			acc.GiveUp(report)
-		case how == unanswered:
-			acc.Repeat(report)
+		if acc := a.parts[i].Account; acc != nil {
+			acc.GiveUp(a.parts[i].Wire.Number)
 		}
 	}
 }
 
 // askAgain ends an ask that was sent, and queues it again if requests still wait for it. The requests of another one
 // for the same units that is queued already join it.
-func (as *askList) askAgain(a *ask, how ending) {
-	as.end(a, how)
+func (as *askList) askAgain(a *ask) {
+	as.end(a)
 	if len(a.waiters) == 0 {
 		return
 	}
@@ -286,10 +269,11 @@ func (as *askList) askAgain(a *ask, how ending) {
 	as.enqueue(a)
 }
 
-// streamEnded has all asks that were sent be asked again: no result can come any more.
+// streamEnded has all asks that were sent be asked again: no result can come any more. Book.ReportAll must follow, for
+// their reports.
 func (as *askList) streamEnded() {
 	for len(as.sent) > 0 {
-		as.askAgain(as.sent[0], unanswered)
+		as.askAgain(as.sent[0])
 	}
 }
 
@@ -307,11 +291,23 @@ func (as *askList) makeLate(now, timeoutNs int64) {
 		if now-a.sentNs < timeoutNs {
 			break
 		}
-		as.endFlight(a, unanswered)
-		a.state = late
+		if a.state == flying {
+			as.endFlight(a)
+			a.state = late
+			a.listAccounts()
+		}
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
-		as.end(as.sent[0], unanswered)
+		as.end(as.sent[0])
+	}
+}
+
+// listAccounts has the accounts of the ask reported with the next message.
+func (a *ask) listAccounts() {
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			acc.List()
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (c *Client) defineAgain(a *ask) {
 	for i := range a.parts {
 		delete(c.stream.defined, a.parts[i].Wire.Definition)
 	}
-	c.asks.askAgain(a, notTaken)
+	c.asks.askAgain(a)
 }
 
 // reject has the requests wait no longer: the service takes no more asks now.
@@ -53,7 +53,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 	for _, req := range a.waiters {
 		req.stopAsking(cluster.Rejected)
 	}
-	c.finish(a, notTaken)
+	c.finish(a)
 }
 
 // takeGrants has lease.HandOut hand out the grants of an ask, if it has any. The requests that waited for it go on.
@@ -68,7 +68,7 @@ func (c *Client) takeGrants(a *ask, result *quota.AskResult, now int64) {
 	}
 	clear(c.verdicts)
 	c.verdicts = c.verdicts[:0]
-	c.finish(a, answered)
+	c.finish(a)
 }
 
 // tellLooks writes how the keys stand into the looks that wait for it.
@@ -78,17 +78,17 @@ func (c *Client) tellLooks(a *ask, result *quota.AskResult, now int64) {
 			req.Look.Note(&a.parts[i], grantOf(result, i), now)
 		}
 	}
-	c.finish(a, answered)
+	c.finish(a)
 }
 
 // finish ends an ask whose requests have their result. Each goes on, unless it waits for other asks, too.
-func (c *Client) finish(a *ask, how ending) {
+func (c *Client) finish(a *ask) {
 	for _, req := range a.dropWaiters() {
 		if len(req.asks) == 0 {
 			c.waiters.makeReady(req)
 		}
 	}
-	c.asks.end(a, how)
+	c.asks.end(a)
 }
 
 // grantOf is the grant for part i of the ask, nil if the result has none.
