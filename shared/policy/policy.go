@@ -244,6 +244,11 @@ func (r *Rule) LeastCost() uint32 {
 	return least
 }
 
+// ChargesBeyondHold reports whether an answer may be charged more than its request held.
+func (r *Rule) ChargesBeyondHold() bool {
+	return r.Settle != nil && r.Settle.To != SettleCost && r.Settle.Max > r.LeastCost()
+}
+
 // ByteCost is a unit for each PerUnit bytes of the request's body, the last ones rounded
 // up, from Min to Max. A body without content-length costs Max. A request that ends with its
 // headers has 0 bytes.

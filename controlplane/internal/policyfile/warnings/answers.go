@@ -159,10 +159,10 @@ func tellsClientsApart(key []policy.KeyPart) bool {
 
 // warnForgotten warns of windows that forgive what answers cost beyond what was held.
 func (c *collector) warnForgotten(v policy.Place, r *policy.Rule) {
-	cost := r.LeastCost()
-	if r.Settle.To == policy.SettleCost || r.Settle.Max <= cost {
+	if !r.ChargesBeyondHold() {
 		return
 	}
+	cost := r.LeastCost()
 	for i, w := range r.Limits {
 		if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.SlidingWindowCounter {
 			held, algorithm := strconv.FormatUint(uint64(cost), 10), policy.AlgorithmName(w.Algorithm)

@@ -84,7 +84,7 @@ func isShut(l policy.Limit) bool { return l.Requested == nil && l.Limit == 0 }
 // before. It does not warn of a rule whose counter goes beyond limits: by what answers cost, by
 // requests that are denied and counted, or by other rules that share the counter.
 func (c *collector) warnIdle(v policy.Place, r *policy.Rule) {
-	beyond := r.CountDenied || r.Settle != nil && r.Settle.To != policy.SettleCost || c.sharing[r.Counter] > 1
+	beyond := r.CountDenied || r.ChargesBeyondHold() || c.sharing[r.Counter] > 1
 	if beyond || slices.ContainsFunc(r.Limits, isShut) {
 		return
 	}
