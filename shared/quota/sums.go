@@ -13,7 +13,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //
 //	call           leaves                  on the way                            store's Holder
 //	NewReport      doubt                   #7 held 0 charged 0, asks for 2  ->   #7 held 2 charged 0
-//	NoteGrant, 2   stored 2            <-  granted 2
+//	NoteGrant, 2   noted 2             <-  granted 2
 //	Hold 2         held 2
 //	Settle 2, 5    held 0, charged 5
 //	NewReport      doubt                   #8 held 0 charged 5: lost             #7 held 2 charged 0
@@ -21,7 +21,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	               doubt                   its answer: lost
 //	               doubt                   #9 once more                     ->   ErrStale: nothing changes
 //	NewReport      doubt                   #10 held 0 charged 5, asks for 1 ->   #10 held 1 charged 5: counts 5 - 5
-//	NoteGrant, 1   stored 1, known 5   <-  granted 1
+//	NoteGrant, 1   noted 1, known 5    <-  granted 1
 //	Hold 1         held 1
 //	Settle 1, 0    held 0                  it has cost nothing
 //	NewReport      doubt                   #11 held 0 charged 5             ->   #11 held 0 charged 5
@@ -41,7 +41,7 @@ type Sums struct {
 
 	charged uint64 // the costs of all settled holds
 	known   uint64 // the part of charged that the store has counted, by its last answer
-	stored  uint32 // what the store has as held, by its last answer
+	noted   uint32 // what the store has as held, by its last answer
 	doubt   bool   // the last report has no answer yet: the store may have it or not
 
 	reported Report // the last report; Number 0 = none
@@ -78,7 +78,7 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 		return false
 	}
 	s.known = s.reported.Charged
-	s.stored = limit.AddSaturating(s.reported.Held, units)
+	s.noted = limit.AddSaturating(s.reported.Held, units)
 	s.doubt = false
 	if s.Idle() {
 		*s = Sums{}
@@ -128,8 +128,8 @@ func (s *Sums) Given() uint32 { return s.given }
 // Changed reports whether there is something to report: something has changed since the last
 // answer, or the last report has none.
 func (s *Sums) Changed() bool {
-	return s.charged != s.known || s.doubt || s.stored != s.held+s.given
+	return s.charged != s.known || s.doubt || s.noted != s.held+s.given
 }
 
 // Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.
-func (s *Sums) Idle() bool { return !s.Changed() && s.stored == 0 }
+func (s *Sums) Idle() bool { return !s.Changed() && s.noted == 0 }

@@ -74,15 +74,14 @@ func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	left := b.listed[:0]
 	for _, acc := range b.listed {
-		switch {
-		case !acc.mustReport(now):
-			acc.isListed = false
-		case len(due) < most:
-			acc.isListed = false
+		if acc.mustReport(now) {
+			if len(due) >= most {
+				left = append(left, acc)
+				continue
+			}
 			due = append(due, acc)
-		default:
-			left = append(left, acc)
 		}
+		acc.isListed = false
 	}
 	clear(b.listed[len(left):])
 	b.listed = left
