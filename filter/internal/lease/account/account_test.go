@@ -25,13 +25,6 @@ func open() (*account.Book, *account.Account) {
 	return b, acc
 }
 
-// write has the account reported by an ask, and returns what it says.
-func write(acc *account.Account, now int64) quota.Report {
-	acc.Claim()
-	defer acc.Unclaim()
-	return acc.Write(now)
-}
-
 // due returns how many accounts must be reported.
 func due(b *account.Book, now int64) int { return len(b.Due(nil, 100, now)) }
 
@@ -40,13 +33,13 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first := write(acc, 0)
+	first := acc.Write(0)
 	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
 	require.True(t, acc.End(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next := write(acc, 0)
+	next := acc.Write(0)
 	require.EqualValues(t, 0, next.Held)
 	require.EqualValues(t, 5, next.Charged)
 	require.True(t, acc.End(next.Number, noted(0), 0))
@@ -57,7 +50,7 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.True(t, acc.End(write(acc, 0).Number, noted(0), 0))
+	require.True(t, acc.End(acc.Write(0).Number, noted(0), 0))
 	b.Sweep(second, 0)
 	require.Zero(t, due(b, second))
 	b.Sweep(2*second, 0)
@@ -68,42 +61,26 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	first := write(acc, 0)
+	first := acc.Write(0)
 	acc.GiveUp(first.Number)
 	require.False(t, b.HasListed())
 	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again := write(acc, second)
+	again := acc.Write(second)
 	require.False(t, acc.End(first.Number, noted(2), second))
 	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
 	require.True(t, acc.End(again.Number, noted(0), second))
-}
-
-// A report was to be made again, and the ask that had it has ended with the late answer to the first one. So the
-// account is listed once more.
-func TestALateAnswerHasTheAccountReported(t *testing.T) {
-	b, acc := open()
-	require.Equal(t, 1, due(b, 0))
-	late := write(acc, 0)
-	acc.GiveUp(late.Number)
-	acc.List()
-	require.Equal(t, 1, due(b, 0))
-	acc.Claim()
-	require.False(t, acc.End(late.Number, noted(0), 0))
-	require.Zero(t, due(b, 0))
-	acc.Unclaim()
-	require.Equal(t, 1, due(b, 0))
 }
 
 // A report that may be lost is made again with the next message, by another number.
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost := write(acc, 0)
+	lost := acc.Write(0)
 	acc.GiveUp(lost.Number)
 	acc.List()
 	require.Equal(t, 1, due(b, 0))
-	again := write(acc, 0)
+	again := acc.Write(0)
 	require.Greater(t, again.Number, lost.Number)
 	acc.GiveUp(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
@@ -115,8 +92,8 @@ func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 	other := b.Open(acc.Definition, [16]byte{2}, 0)
 	other.Hold(1)
 	require.Equal(t, 2, due(b, 0))
-	lost := write(acc, 0)
-	require.True(t, other.End(write(other, 0).Number, noted(0), 0))
+	lost := acc.Write(0)
+	require.True(t, other.End(other.Write(0).Number, noted(0), 0))
 	require.Zero(t, due(b, 0))
 	acc.GiveUp(lost.Number) // as its ask does
 	b.ReportAll()
@@ -129,7 +106,7 @@ func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	r := write(acc, 0)
+	r := acc.Write(0)
 	require.False(t, acc.End(r.Number, &quota.Grant{Failed: true}, 0))
 	require.Equal(t, quota.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
@@ -155,18 +132,18 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	require.EqualValues(t, 7, write(acc, 0).Worker)
+	require.EqualValues(t, 7, acc.Write(0).Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	require.EqualValues(t, 8, write(own, 0).Worker)
+	require.EqualValues(t, 8, own.Write(0).Worker)
 }
 
 // An heir inherits while it talks itself: the answer to its own report may give units.
 func TestAnHeirsOwnReportStaysUnderWay(t *testing.T) {
 	old, inherited := open()
 	heir, acc := open()
-	own := write(acc, 0)
+	own := acc.Write(0)
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, acc.IsUnderWay())
 	require.True(t, acc.End(own.Number, noted(2), 0))
@@ -176,8 +153,7 @@ func TestAnHeirsOwnReportStaysUnderWay(t *testing.T) {
 // An account that nobody wants any more is forgotten, but not as long as somebody may still change or report it.
 func TestAnAccountIsForgottenOnceNobodyHasIt(t *testing.T) {
 	for name, use := range map[string]struct{ begin, end func(acc *account.Account) }{
-		"nobody":       {func(*account.Account) {}, func(*account.Account) {}},
-		"a queued ask": {(*account.Account).Claim, (*account.Account).Unclaim},
+		"nobody": {func(*account.Account) {}, func(*account.Account) {}},
 		"a request whose hold has lapsed": {
 			func(acc *account.Account) { acc.Lapse(0) },
 			func(acc *account.Account) { acc.SettleLapsed(0) },
@@ -207,16 +183,4 @@ func TestNoListedAccountIsForgotten(t *testing.T) {
 	require.False(t, b.HasListed())
 	b.Sweep(200*second, 0)
 	require.True(t, b.IsEmpty())
-}
-
-// What a queued ask will report is off the list, and no longer than until that ask has ended.
-func TestAQueuedAskReportsItsAccount(t *testing.T) {
-	b, acc := open()
-	acc.Claim()
-	require.Zero(t, due(b, 0))
-	acc.Hold(1)
-	require.False(t, b.HasListed())
-	acc.Unclaim()
-	require.Equal(t, 1, due(b, 0))
-	require.False(t, b.HasListed())
 }

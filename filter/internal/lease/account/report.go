@@ -5,64 +5,47 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// reporting is how far the reports of an account are. It may be in several of these at once, or in none:
+// reporting is how far the reports of an account are:
 //
-//	listed     It may have to be reported. An ask for no units is queued for each account that Book.Due returns.
-//	claimed    A queued ask will report it: such an ask, or one by which requests ask for its units. There may be more.
-//	under way  An ask was sent with the report. What changes meanwhile is reported after it. If another ask has claimed
-//	           the account, that waits.
+//	listed     It may have to be reported. Book.Due returns it if it has to.
+//	under way  An ask was sent with the report. What changes meanwhile is reported after it.
 //
 // Who changes that:
 //
-//	by       when                                    the account then
-//	List     the store should know what has changed  is listed, unless it is claimed or under way
-//	Due      it has been listed                      is not listed: it gets an ask, or has one, or need not be reported
-//	Claim    an ask is queued                        is claimed once more
-//	Write    the ask is sent                         is under way
-//	Unclaim  the same ask has left the queue, by     is claimed once less, and listed as by List: not if it was sent,
-//	         then after Write, or is over            because it is under way then
-//	End      the report has an answer                is not under way, and listed as by List
-//	GiveUp   it has none, or none in time            is not under way. Sweep lists it within a second, if nobody does
-//	                                                 sooner
+//	by      when                                         the account then
+//	List    the store should know what has changed       is listed, unless it is under way
+//	Due     a message can be sent                        is not listed
+//	Write   an ask is sent: one that only reports it, or  is under way
+//	        one by which requests ask for its units
+//	End     the report has an answer                     is not under way, and listed as by List
+//	GiveUp  it has none, or none in time                 is not under way. Sweep lists it within a second, if nobody
+//	                                                     does sooner
 type reporting struct {
 	underWay uint64 // the number of the report that is under way, 0 if none is
-	claims   uint32 // by queued asks
 	repeatNs int64  // when what is held must be reported, if nothing changes
 	isListed bool   // for Book.Due
 }
 
-// hasAsk reports whether the account is claimed or under way.
-func (acc *Account) hasAsk() bool { return acc.claims > 0 || acc.IsUnderWay() }
-
 // List puts the account on the list of Book.Due, where it is once.
 func (acc *Account) List() {
-	if !acc.isListed && !acc.hasAsk() {
+	if !acc.isListed && !acc.IsUnderWay() {
 		acc.isListed = true
 		acc.book.listed = append(acc.book.listed, acc)
 	}
 }
 
-// mustReport reports whether an ask must be queued to report the account. If its key is silent, Sweep lists it later.
+// mustReport reports whether the account must be reported. If its key is silent, Sweep lists it later.
 func (acc *Account) mustReport(now int64) bool {
-	if acc.hasAsk() || acc.SilentUntilNs > now || acc.sums.Idle() {
+	if acc.IsUnderWay() || acc.SilentUntilNs > now || acc.sums.Idle() {
 		return false
 	}
 	return acc.sums.Changed() || now >= acc.repeatNs // what is held is repeated if nothing changes
 }
 
-// Claim leaves the account to an ask that is queued.
-func (acc *Account) Claim() { acc.claims++ }
-
-// Unclaim ends the claim of an ask that has left the queue.
-func (acc *Account) Unclaim() {
-	acc.claims--
-	acc.List()
-}
-
-// IsUnderWay reports whether a report of the account is under way: an ask that has claimed it must wait.
+// IsUnderWay reports whether a report of the account is under way: another ask for its units must wait.
 func (acc *Account) IsUnderWay() bool { return acc.underWay > 0 }
 
-// Write returns a new report of what the worker holds, for the ask that has claimed the account. It is under way then.
+// Write returns a new report of what the worker holds, for an ask. It is under way then.
 func (acc *Account) Write(now int64) quota.Report {
 	acc.underWay = acc.book.newReportNumber()
 	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts

@@ -22,11 +22,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		given, held uint32
 		listed      bool
 	}{
-		{"beginAsk", acc.Claim, 0, 0, false},
-		{"Account.Write", func() {
-			report = acc.Write(0)
-			acc.Unclaim()
-		}, 0, 0, false},
+		{"Account.Write", func() { report = acc.Write(0) }, 0, 0, false},
 		{"Account.End", func() {
 			require.True(t, acc.End(1, &quota.Grant{Noted: true, Units: 1}, 0))
 		}, 1, 0, true},
@@ -35,9 +31,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
 		{"ReportPart", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
-			acc.Claim()
 			report = acc.Write(0)
-			acc.Unclaim()
 		}, 0, 0, false},
 	} {
 		step.do()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -148,8 +149,8 @@ func (as *askList) join(req *Waiter, parts []lease.Part) {
 	req.waitFor(a)
 }
 
-// askForNobody queues an ask for which no request waits: a refill, a report or a probe. If one for the same units is
-// queued, that stays. A new one goes before all others: its key is in use, and first requests of other keys must not
+// askForNobody queues an ask for which no request waits: a refill or a probe. If one for the same units is queued, that
+// stays. A new one goes before all others: its key is in use, and first requests of other keys must not
 // delay it.
 func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
@@ -171,16 +172,11 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	return a, true
 }
 
-// enqueue queues an ask. As long as it is queued, it claims the accounts that it will report.
+// enqueue queues an ask.
 func (as *askList) enqueue(a *ask) {
 	a.state = queued
 	as.queue = append(as.queue, a)
 	as.queuedFor[a.want] = a
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			acc.Claim()
-		}
-	}
 }
 
 // unqueue undoes enqueue: the ask leaves with a message, or is over.
@@ -188,17 +184,21 @@ func (as *askList) unqueue(a *ask, then askState) {
 	a.state = then
 	as.queue = without(as.queue, a)
 	delete(as.queuedFor, a.want)
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			acc.Unclaim()
-		}
-	}
 }
 
-// fly has queued asks fly, which leave with a message.
+// newReport returns an ask that only reports an account. It is never queued.
+func (as *askList) newReport(acc *account.Account) *ask {
+	parts := []lease.Part{lease.ReportPart(acc)}
+	as.built = appendWant(as.built[:0], parts)
+	return &ask{want: string(as.built), parts: parts, state: flying}
+}
+
+// fly has asks fly, which leave with a message: queued ones, and reports.
 func (as *askList) fly(asks []*ask) {
 	for _, a := range asks {
-		as.unqueue(a, flying)
+		if a.state == queued {
+			as.unqueue(a, flying)
+		}
 		as.sent = append(as.sent, a)
 		as.flyingFor[a.want] = a
 	}
@@ -311,7 +311,7 @@ func (a *ask) listAccounts() {
 	}
 }
 
-// isReport reports whether the ask is only for a report by now: no request waits for it, or none any more.
+// isReport reports whether the ask only reports by now: no request waits for it, or none any more.
 func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
 
 // mustWaitToReport reports whether the ask must wait, because a report of one of its accounts is under way.

@@ -194,20 +194,3 @@ func TestResultsFindTheirAsks(t *testing.T) {
 	require.Empty(t, as.sent)
 	require.Empty(t, as.flyingFor)
 }
-
-// An ask may wait for a stream for long. Its account is not forgotten meanwhile, so a request of another rule that
-// shares the counter uses the same one, and the ask waits for its reports.
-func TestAnAskKeepsItsAccount(t *testing.T) {
-	const later = 100_000_000_000
-	book, windows := account.NewBook(), []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: later}}
-	own, other := &quota.Definition{ID: 1, Windows: windows}, &quota.Definition{ID: 2, Windows: windows}
-	as := newAskList()
-	as.askForNobody([]lease.Part{lease.ReportPart(book.Open(own, [16]byte{'k'}, 0))})
-	book.Sweep(later, 0)
-	require.False(t, book.IsEmpty())
-	require.False(t, as.queue[0].mustWaitToReport())
-	acc := book.Open(other, [16]byte{'k'}, later)
-	acc.Claim()
-	acc.Write(later)
-	require.True(t, as.queue[0].mustWaitToReport())
-}
