@@ -40,6 +40,11 @@ func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	return &d
 }
 
+// ownDefinition is that of the rule's own limits. All of a rule have the same counter.
+func (src *clusterRule) ownDefinition() *quota.Definition {
+	return &src.worker.definitions.ofRules[src.firstDefinition]
+}
+
 // noOverride is Subject.Override of a key for which a rule's own limits hold.
 const noOverride = -1
 

@@ -130,13 +130,13 @@ func (h *handout) noteInAccount(acc *account.Account) {
 // noteInLease writes the answer into the key's lease. What no request has got stays there, or goes back.
 func (h *handout) noteInLease() {
 	src := h.part.source
-	at := src.table.At(h.part.leaseKey)
+	at := src.leases.At(h.part.leaseKey)
 	wallNs := src.worker.clock.Now()
 	written := at.Change(wallNs, h.cameNs, h.writeInto) // a func literal would take TinyGo three allocations
 	if written && h.stays {
 		at.Watch(h.rest.GrantID, h.cameNs)
 	} else {
-		src.table.GiveBack(h.rest)
+		src.leases.GiveBack(h.rest)
 	}
 }
 

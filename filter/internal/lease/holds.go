@@ -89,7 +89,7 @@ func (src *HoldSource) findAccount(s *decide.Subject) *account.Account {
 	if src.worker.Book.IsEmpty() {
 		return nil
 	}
-	return src.worker.Book.Find(src.definition(s), src.quotaKey(s))
+	return src.worker.Book.Find(src.ownDefinition(), src.quotaKey(s))
 }
 
 // openAccount is the account of the subject's key, a new one if there is none.

@@ -23,7 +23,7 @@ import (
 //	Nowhere     never called: a cost of 0 takes nothing   never called
 type LeaseSource struct {
 	clusterRule
-	table *grants.Table
+	leases *grants.Leases
 
 	keeps  bool // units may be kept for later requests: not with "lease: off"
 	refill refill
@@ -92,11 +92,11 @@ func (src *LeaseSource) readLease(s *decide.Subject) (ok bool) {
 		c.LeaseMemory = new(state.LeaseEntry)
 	}
 	e := c.LeaseMemory
-	if src.table.Read(e, src.tableKey(s), s.Record.Now, c.MonotonicNs) != state.OK {
+	if src.leases.Read(e, src.tableKey(s), s.Record.Now, c.MonotonicNs) != state.OK {
 		return false
 	}
 	c.Lease = e
-	c.MonotonicNs = e.NowNs
+	c.MonotonicNs = e.NowNs // a later one, if another worker has written the lease since
 	c.Standings = e.Standings
 	return true
 }
@@ -105,6 +105,13 @@ func (src *LeaseSource) readLease(s *decide.Subject) (ok bool) {
 func (src *LeaseSource) beginAsk(s *decide.Subject) Part {
 	return src.leasePart(s, s.Cost, src.claimUncharged(s.Cluster.Lease))
 }
+
+// A lease is written in two ways:
+//
+//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
+//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
+//	                      later ask
+//	read anew             takeShare, refundShare, refundLease, noteInLease and Returns.CollectIdle, by At.Change
 
 // Take takes the cost from where Check has found it.
 func (src *LeaseSource) Take(s *decide.Subject) state.Status {
@@ -127,7 +134,7 @@ func (src *LeaseSource) takeLease(s *decide.Subject) state.Status {
 	s.Cluster.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
 	claimed, isDue := src.beginRefill(e)
-	taken := src.table.Write(e)
+	taken := src.leases.Write(e)
 	if isDue && taken == state.OK {
 		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, claimed))
 	}
@@ -152,7 +159,7 @@ func (src *LeaseSource) Refund(s *decide.Subject, wallNs int64) bool {
 // refundLease puts units back into the lease. If it fails, they stay counted.
 func (src *LeaseSource) refundLease(s *decide.Subject, wallNs int64) bool {
 	c := &s.Cluster
-	at := src.table.At(c.Lease.Key())
+	at := src.leases.At(c.Lease.Key())
 	written := at.Change(wallNs, c.MonotonicNs, func(e *state.LeaseEntry) bool {
 		isThere := e.WrittenNs != 0 // else another record has taken its place since
 		for _, taken := range c.Taken {
@@ -173,20 +180,13 @@ func (src *LeaseSource) refundLease(s *decide.Subject, wallNs int64) bool {
 
 // giveBack has the units go back to the service.
 func (src *LeaseSource) giveBack(s *decide.Subject) {
-	src.table.GiveBack(s.Cluster.Allotment.GrantUnits)
+	src.leases.GiveBack(s.Cluster.Allotment.GrantUnits)
 }
-
-// A lease is written in two ways:
-//
-//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
-//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
-//	                      later ask
-//	read anew             takeShare, refundShare, refundLease, noteInLease and Returns.CollectIdle, by At.Change
 
 // Tables are the table of leases, and what counts in the place of a silent service: keys
 // that are among the leases.
 func (src *LeaseSource) Tables() []decide.Table {
-	t := src.table.Table()
+	t := src.leases.Table()
 	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
 }
@@ -218,7 +218,7 @@ func (src *LeaseSource) leftOfOthers(s *decide.Subject) (units int64) {
 			continue
 		}
 		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
-		if src.table.Read(&e, key, s.Record.Now, s.Cluster.MonotonicNs) == state.OK {
+		if src.leases.Read(&e, key, s.Record.Now, s.Cluster.MonotonicNs) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}
 	}

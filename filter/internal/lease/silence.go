@@ -41,7 +41,7 @@ func (src *LeaseSource) takeShare(s *decide.Subject) state.Status {
 	if taken != state.OK {
 		return taken
 	}
-	at := src.table.At(s.Cluster.Lease.Key())
+	at := src.leases.At(s.Cluster.Lease.Key())
 	written := at.Change(s.Record.Now, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		e.Uncharged.Add(s.Cost)
 		return true
@@ -55,7 +55,7 @@ func (src *LeaseSource) takeShare(s *decide.Subject) state.Status {
 
 // refundShare undoes takeShare. The request may take of the share once more, after it has waited for another rule.
 func (src *LeaseSource) refundShare(s *decide.Subject, wallNs int64) bool {
-	at := src.table.At(s.Cluster.Lease.Key())
+	at := src.leases.At(s.Cluster.Lease.Key())
 	removed := at.Change(wallNs, s.Cluster.MonotonicNs, func(e *state.LeaseEntry) bool {
 		return e.Uncharged.Remove(s.Cost)
 	})
@@ -67,7 +67,7 @@ func (src *LeaseSource) refundShare(s *decide.Subject, wallNs int64) bool {
 // granted units before the service hears of these.
 func (src *LeaseSource) claimUncharged(e *state.LeaseEntry) (claimed uint32) {
 	claimed = src.markClaimed(e)
-	if claimed > 0 && src.table.Write(e) != state.OK {
+	if claimed > 0 && src.leases.Write(e) != state.OK {
 		return 0
 	}
 	return claimed

@@ -18,7 +18,7 @@
 //	  |  Read,        |       GiveBackUnused          |     |  CollectIdle, AppendTo
 //	  |  Write,       |  Open, Hold, ...              |     v
 //	  v  Change       v                               |   grants.Returns
-//	grants.Table    account.Book, and its Accounts  <-+
+//	grants.Leases   account.Book, and its Accounts  <-+
 //	                                          Due, Write, End
 //
 //	what          is left in                by                         for
@@ -48,7 +48,7 @@
 //
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	leases.go       LeaseSource  checks and takes units of leases, which lie in a grants.Table
+//	leases.go       LeaseSource  checks and takes units of a grants.Leases
 //	silence.go                   takes units of this proxy's share, and tells the service of them later
 //	refill.go       refill       when units are asked for ahead of need, and how many
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once. Read package account first
@@ -118,7 +118,8 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
-	ofCluster := clusterRule{worker: w, rule: r, firstDefinition: w.definitions.addRule(r), blocks: p.Block != nil}
+	ofCluster := clusterRule{worker: w, rule: r, blocks: p.Block != nil}
+	ofCluster.firstDefinition = w.definitions.addRule(r)
 	if p.OnUnavailable == policy.UnavailableLocal {
 		ofCluster.local = local.New(r, fallback, &w.scratch)
 	}
@@ -126,12 +127,12 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 		r.SetSource(&HoldSource{clusterRule: ofCluster}, fallback)
 		return
 	}
-	leases := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
+	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
 	r.SetSource(&LeaseSource{
 		clusterRule: ofCluster,
-		table:       grants.NewTable(leases, &w.Returns, quota.IdleNs(windows), &r.Metrics.LeasedUnitsLost),
+		leases:      grants.New(table, &w.Returns, quota.IdleNs(windows), &r.Metrics.LeasedUnitsLost),
 		keeps:       p.Lease != quota.LeaseOff, refill: refillOf(windows),
-	}, leases.Table())
+	}, table.Table())
 }
 
 // windowsHash is a hash of what makes windows the same: of their limit.Window.Identity.

@@ -11,11 +11,11 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	At.Watch        remembers a grant of which units were put into a lease
-//	CollectIdle     visits it at a tick, and has its units leave the lease and go back if their time is over, or if
-//	                nobody has written the lease for idleNs
-//	Table.GiveBack  puts units on the list due: those that no lease can keep, and those that a request leaves
-//	AppendTo        has the list leave with a message
+//	At.Watch         remembers a grant of which units were put into a lease
+//	CollectIdle      visits it at a tick, and has its units leave the lease and go back if their time is over, or if
+//	                 nobody has written the lease for idleNs
+//	Leases.GiveBack  puts units on the list due: those that no lease can keep, and those that a request leaves
+//	AppendTo         has the list leave with a message
 //
 // They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
 // their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
@@ -28,14 +28,14 @@ type Returns struct {
 
 	watched     []watchedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
 	nextVisitNs int64          // when to visit the first of them; 0 = at the next tick
-	idleNs      int64          // the shortest of the worker's tables, 0 = it has none
+	idleNs      int64          // the shortest of the worker's Leases, which New has noted; 0 = there are none
 
 	entry state.LeaseEntry // memory for At.Change
 }
 
-// dueReturn is a return to be sent, of units that the table's rule had leased.
+// dueReturn is a return to be sent, of units that the rule had leased.
 type dueReturn struct {
-	table *Table
+	leases *Leases
 	quota.Return
 }
 
@@ -66,7 +66,7 @@ func (rets *Returns) StreamOpened(number uint32) { rets.stream = number }
 func (rets *Returns) StreamEnded() {
 	rets.stream = 0
 	for i := range rets.due {
-		rets.due[i].table.noteLost(rets.due[i].Units)
+		rets.due[i].leases.noteLost(rets.due[i].Units)
 	}
 	rets.due = rets.due[:0]
 }
@@ -99,24 +99,24 @@ func (rets *Returns) canGoBack(grant leased.GrantID) bool {
 }
 
 // giveBack has units go back if they can. Else they are lost.
-func (rets *Returns) giveBack(t *Table, left leased.GrantUnits) {
+func (rets *Returns) giveBack(l *Leases, left leased.GrantUnits) {
 	switch {
 	case left.Units == 0:
 	case rets.canGoBack(left.GrantID):
-		rets.due = append(rets.due, dueReturn{t, quota.Return{Grant: left.Number, Units: left.Units}})
+		rets.due = append(rets.due, dueReturn{l, quota.Return{Grant: left.Number, Units: left.Units}})
 	default:
-		t.noteLost(left.Units)
+		l.noteLost(left.Units)
 	}
 }
 
 // Watch has CollectIdle visit a grant whose units were put into the lease now.
 func (at At) Watch(grant leased.GrantID, now int64) {
-	rets := at.table.returns
+	rets := at.leases.returns
 	if len(rets.watched) >= maxWatched {
-		at.table.noteLost(1)
+		at.leases.noteLost(1)
 		return
 	}
-	visitNs := min(now+at.table.idleNs, grant.EndNs, rets.latestVisitNs(now))
+	visitNs := min(now+at.leases.idleNs, grant.EndNs, rets.latestVisitNs(now))
 	rets.watched = append(rets.watched, watchedGrant{at, grant, visitNs})
 	rets.nextVisitNs = min(rets.nextVisitNs, visitNs)
 }
@@ -125,7 +125,7 @@ func (at At) Watch(grant leased.GrantID, now int64) {
 // refunding them may have found nothing of it left. It leaves a grant of another worker to it, because this one could
 // only lose its units.
 func (at At) WatchAgain(grant leased.GrantID, now int64) {
-	rets := at.table.returns
+	rets := at.leases.returns
 	isWatched := func(wg watchedGrant) bool { return wg.grant == grant }
 	if rets.canGoBack(grant) && !slices.ContainsFunc(rets.watched, isWatched) {
 		at.Watch(grant, now)
@@ -173,7 +173,7 @@ func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
 		left.Units = e.LeftOf(wg.grant)
 		leaveNs := wg.grant.EndNs
 		if rets.canGoBack(wg.grant) {
-			leaveNs = min(leaveNs, e.WrittenNs+wg.at.table.idleNs)
+			leaveNs = min(leaveNs, e.WrittenNs+wg.at.leases.idleNs)
 		}
 		switch {
 		case left.Units == 0:
@@ -188,6 +188,6 @@ func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
 	})
 	if written {
 		wg.visitNs = 0
-		rets.giveBack(wg.at.table, left)
+		rets.giveBack(wg.at.leases, left)
 	}
 }

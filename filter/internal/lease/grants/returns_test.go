@@ -24,19 +24,19 @@ type worker struct {
 	t       *testing.T
 	proxy   *hosttest.Proxy
 	returns grants.Returns
-	table   *grants.Table
+	leases  *grants.Leases
 	at      grants.At
 	lost    uint64
 }
 
 func newWorker(t *testing.T, proxy *hosttest.Proxy) *worker {
 	random := func(b []byte) { _, _ = rand.Read(b) }
-	leases := state.NewTables(proxy, random, 1, 1).Leases(state.CounterID{1}, 7, 1, 100)
+	table := state.NewTables(proxy, random, 1, 1).Leases(state.CounterID{1}, 7, 1, 100)
 	w := &worker{t: t, proxy: proxy}
-	w.table = grants.NewTable(leases, &w.returns, idleNs, &w.lost)
+	w.leases = grants.New(table, &w.returns, idleNs, &w.lost)
 	var e state.LeaseEntry
-	require.Equal(t, state.OK, w.table.Read(&e, []byte("key"), proxy.Now(), proxy.Now()))
-	w.at = w.table.At(e.Key())
+	require.Equal(t, state.OK, w.leases.Read(&e, []byte("key"), proxy.Now(), proxy.Now()))
+	w.at = w.leases.At(e.Key())
 	w.returns.StreamOpened(5)
 	return w
 }
@@ -142,7 +142,7 @@ func TestEachWorkerReturnsItsOwnUnits(t *testing.T) {
 func TestWhatIsInNoLeaseGoesBackAtOnce(t *testing.T) {
 	w := newWorker(t, hosttest.New())
 	give := func(stream, units uint32) {
-		w.table.GiveBack(leased.GrantUnits{GrantID: grantOf(stream), Units: units})
+		w.leases.GiveBack(leased.GrantUnits{GrantID: grantOf(stream), Units: units})
 	}
 	give(5, 0)
 	give(5, 2)

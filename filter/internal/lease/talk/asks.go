@@ -119,6 +119,16 @@ func without[T comparable](list []T, one T) []T {
 //	        more time: else noteSilence has ended the stream. No request waits for it, because the time of all is over.
 //	        The same units may be asked for again. A result counts for lateNs, and decides nobody: its units go into the
 //	        lease.
+//
+// What becomes of its requests, and of the accounts that it reports:
+//
+//	by            when                                      its requests             its accounts
+//	finish        it has a result                           go on                    have it, or are reported later
+//	leave         its last request leaves it in the queue   -                        are reported by others
+//	takeQueued    an ask that was sent has its requests     wait for that one        are reported by others
+//	askAgain      the stream has ended, or the service      wait for it, queued      are reported by it, or later if
+//	              lacks a definition                                                 no request waits
+//	makeLate      no result has come for the timeout        are decided without it   are listed
 type askState uint8
 
 const (
@@ -250,7 +260,8 @@ func (as *askList) endFlight(a *ask) {
 	delete(as.flyingFor, a.want)
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
-			acc.GiveUp(a.parts[i].Wire.Number)
+			report := a.parts[i].Wire.Report
+			acc.GiveUp(report.Number)
 		}
 	}
 }

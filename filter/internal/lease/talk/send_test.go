@@ -105,9 +105,10 @@ func TestAReportDelaysNoRequestOfItsAccount(t *testing.T) {
 	require.Len(t, c.outMessage.Asks, 2)
 	for i, of := range []struct{ cost, account uint32 }{{1, 1}, {0, 0}} {
 		p := c.outMessage.Asks[i].Parts[0]
+		report := p.Report
 		require.Equal(t, of.cost, p.Cost)
 		require.Equal(t, c.due[of.account].Key, p.Key)
-		require.EqualValues(t, 3, p.Report.Held)
+		require.EqualValues(t, 3, report.Held)
 	}
 }
 
@@ -123,7 +124,7 @@ func TestReportsHaveHalfOfAMessage(t *testing.T) {
 	c.pack(0)
 	reports := 0
 	for _, a := range c.outMessage.Asks {
-		if a.Parts[0].Report.Number > 0 {
+		if report := a.Parts[0].Report; report.Number > 0 {
 			reports++
 		}
 	}
