@@ -25,7 +25,7 @@ import (
 //	Client.Receive  Account.End     1     0  the service has granted 1, and counts it as held: so has the Subject's
 //	                                         allotment
 //	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
-//	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
+//	Settle          Settle, Enlist  0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
 // Its other methods are clusterRule's.

@@ -52,7 +52,7 @@ func (src *LeaseSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 		return deniedFor(s, e.WaitNs(now), decide.Blocked)
 	case src.isFree(s):
 		return atNoCost(s)
-	case src.keeps && e.Left(now) >= s.Units: // more than Cost, if other rules of the request take of the lease before
+	case src.keeps && e.Left(now) >= s.Units: // the cost, and what other rules of the request take of the lease before
 		c.From = cluster.LeaseTable
 		return decide.Finding{Found: decide.HasRoom}
 	case src.keeps && e.Denies(s.Units, now):
@@ -231,12 +231,10 @@ func (src *LeaseSource) leaseOf(s *decide.Subject) *result.Lease {
 	if e == nil { // it was not read
 		return out
 	}
-	for i := range e.Grants {
-		if left := &e.Grants[i]; left.Units > 0 && left.EndNs > e.NowNs {
-			out.EndsNs = max(out.EndsNs, left.EndNs-e.NowNs)
-		}
-	}
 	out.Units = e.Left(e.NowNs)
+	if endNs := e.EndNs(e.NowNs); endNs > 0 {
+		out.EndsNs = endNs - e.NowNs
+	}
 	if src.isSilent(e) {
 		out.Silent = string(src.rule.Policy.OnUnavailable)
 	}

@@ -24,7 +24,7 @@
 //	what          is left in                by                         for
 //	a request     Subject.Cluster           HandOut                    the source, in the next Decide
 //	a refill      Worker.refills            LeaseSource.Take           Client.Flush
-//	a report      the list of Book          Account.List               Client.Flush
+//	a report      the list of Book          Account.Enlist             Client.Flush
 //	a return      Worker.Returns            HandOut, GiveBackUnused    Client.Flush
 //	                                        and CollectIdle
 //	silence       Worker.Service            Client.Tick                the source
@@ -169,6 +169,12 @@ func (w *Worker) AssumeSilent(silent bool, do func()) {
 	w.Service.Silent = own || silent
 	do()
 	w.Service.Silent = own
+}
+
+// BeginTalk says how long requests wait for the service, and by which number it knows this worker.
+func (w *Worker) BeginTalk(timeoutNs int64, number uint64) {
+	w.Service.TimeoutNs = timeoutNs
+	w.Book.SetWorker(number)
 }
 
 // DecideLike has this worker's sources decide by the timeout and the silence of another one. Engine.Clone calls it, for

@@ -70,6 +70,16 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 	return units
 }
 
+// EndNs is the latest end of units that may be spent, 0 if there are none.
+func (l *Lease) EndNs(nowNs int64) (endNs int64) {
+	for i := range l.Grants {
+		if g := &l.Grants[i]; g.Units > 0 && g.EndNs > nowNs {
+			endNs = max(endNs, g.EndNs)
+		}
+	}
+	return endNs
+}
+
 // Taken are units of each grant, as Spend has taken them. Put puts them back.
 type Taken [MaxGrants]GrantUnits
 
@@ -223,9 +233,11 @@ func (u *Uncharged) Claim(nowNs, untilNs int64) (claimed uint32) {
 	return u.Units
 }
 
-// EndClaim notes the result of an ask that has claimed so many units, and whether the service has charged them.
+// EndClaim notes the result of an ask that has claimed so many units, and whether the service has charged them. If more
+// have been added since, another ask may have claimed them, after this one's time: then they stay claimed until its
+// time is over.
 func (u *Uncharged) EndClaim(claimed uint32, charged bool) {
-	if claimed >= u.Units { // else another ask may have claimed the rest
+	if claimed >= u.Units {
 		u.claimedUntilNs = 0
 	}
 	if charged {

@@ -5,9 +5,9 @@
 // Its invariant: each change of an account is reported until the service has answered. A report that has no answer may
 // have arrived or not. The next one says all that it said.
 //
-// The verbs of an account. One that changes what the store should know lists the account for a report:
+// The verbs of an account. One that changes what the store should know enlists the account for a report:
 //
-//	                  given  held  charged  lists it
+//	                  given  held  charged  enlists it
 //	End                  +2                 no: the store counted the units as held when it granted them
 //	HoldGiven(2)         -2    +2           no: a report says given and held in one number
 //	UnholdGiven(2)       +2    -2           no, for the same reason
@@ -70,7 +70,7 @@ func (acc *Account) RecallBlock(now int64) (b *Block, blocked bool) {
 // DropGiven notes that no request will hold units that the service has granted.
 func (acc *Account) DropGiven(units uint32) {
 	acc.sums.DropGiven(units)
-	acc.List()
+	acc.Enlist()
 }
 
 // HoldGiven has a request hold units that the service has granted.
@@ -82,7 +82,7 @@ func (acc *Account) UnholdGiven(units uint32) { acc.sums.UnholdGiven(units) }
 // Hold has a request hold units that the service has not granted.
 func (acc *Account) Hold(units uint32) {
 	acc.sums.Hold(units)
-	acc.List()
+	acc.Enlist()
 }
 
 // Unhold undoes Hold.
@@ -91,7 +91,7 @@ func (acc *Account) Unhold(units uint32) { acc.Settle(units, 0) }
 // Settle ends what a request holds, and charges what it has cost.
 func (acc *Account) Settle(units, cost uint32) {
 	acc.sums.Settle(units, cost)
-	acc.List()
+	acc.Enlist()
 }
 
 // Lapse charges what a request has held for too long. SettleLapsed must follow.

@@ -78,7 +78,7 @@ func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	require.Equal(t, 1, due(b, 0))
 	lost := acc.Write(0)
 	acc.GiveUp(lost.Number)
-	acc.List()
+	acc.Enlist()
 	require.Equal(t, 1, due(b, 0))
 	again := acc.Write(0)
 	require.Greater(t, again.Number, lost.Number)

@@ -94,7 +94,7 @@ func (b *Book) ReportAll() {
 	for _, acc := range b.byKey {
 		if !acc.sums.Idle() {
 			acc.repeatNs = 0 // now
-			acc.List()
+			acc.Enlist()
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 	for key, acc := range b.byKey {
 		switch {
 		case acc.mustReport(now):
-			acc.List()
+			acc.Enlist()
 		case !acc.isInUse() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byKey, key)
 		}
@@ -155,7 +155,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 		}
 		acc.book, acc.Definition = b, d
 		acc.reporting = reporting{} // of old, and of asks that have ended with it
-		acc.List()
+		acc.Enlist()
 		b.byKey[key] = acc
 	}
 	clear(old.byKey)

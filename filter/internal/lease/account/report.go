@@ -12,22 +12,22 @@ import (
 //
 // Who changes that:
 //
-//	by      when                                         the account then
-//	List    the store should know what has changed       is listed, unless it is under way
-//	Due     a message can be sent                        is not listed
+//	by      when                                          the account then
+//	Enlist  the store should know what has changed        is listed, unless it is under way
+//	Due     a message can be sent                         is not listed
 //	Write   an ask is sent: one that only reports it, or  is under way
 //	        one by which requests ask for its units
-//	End     the report has an answer                     is not under way, and listed as by List
-//	GiveUp  it has none, or none in time                 is not under way. Sweep lists it within a second, if nobody
-//	                                                     does sooner
+//	End     the report has an answer                      is not under way, and listed as by Enlist
+//	GiveUp  it has none, or none in time                  is not under way. Sweep lists it within a second, if nobody
+//	                                                      does sooner
 type reporting struct {
 	underWay uint64 // the number of the report that is under way, 0 if none is
 	repeatNs int64  // when what is held must be reported, if nothing changes
 	isListed bool   // for Book.Due
 }
 
-// List puts the account on the list of Book.Due, where it is once.
-func (acc *Account) List() {
+// Enlist puts the account on the list of Book.Due, where it is once.
+func (acc *Account) Enlist() {
 	if !acc.isListed && !acc.IsUnderWay() {
 		acc.isListed = true
 		acc.book.listed = append(acc.book.listed, acc)
@@ -72,7 +72,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 		return false
 	}
 	acc.underWay = 0
-	acc.List() // for what has changed since the report
+	acc.Enlist() // for what has changed since the report
 	if !g.Noted {
 		acc.SilentUntilNs = now + quota.MaxRememberNs
 		return false

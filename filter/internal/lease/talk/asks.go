@@ -317,7 +317,7 @@ func (as *askList) makeLate(now, timeoutNs int64) {
 func (a *ask) listAccounts() {
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
-			acc.List()
+			acc.Enlist()
 		}
 	}
 }

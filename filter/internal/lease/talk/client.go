@@ -89,8 +89,7 @@ type Client struct {
 
 // NewClient returns a client of a worker with cluster rules, whose requests wait for the timeout.
 func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
-	w.Service.TimeoutNs = timeoutNs
-	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
+	w.BeginTalk(timeoutNs, uint64(t.Random())<<32|uint64(t.Random()))
 	return &Client{
 		transport: t, worker: w,
 		stream:  stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},

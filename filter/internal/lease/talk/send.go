@@ -40,7 +40,7 @@ func (c *Client) queueRefills() {
 // listAgain has the accounts of Client.due reported later, from that one on: they have not been.
 func (c *Client) listAgain(from int) {
 	for _, acc := range c.due[from:] {
-		acc.List()
+		acc.Enlist()
 	}
 }
 
@@ -61,9 +61,9 @@ const (
 )
 
 // roomForReports is how many reports may be sent. Those that are under way fill with them what requests leave of a
-// message, and at least half of it. Flush sends the next message after the answer to the last one. So a worker with a
-// full account.Book needs 129 messages: 65536 accounts, 510 asks in each. In round trips of 15 ms these take 2 s: by
-// then a store that is starting begins to grant, and has all reports.
+// message, and at least half of it. Flush sends the next message after the answer to the last one. So a worker whose
+// account.Book is full has reported all of it after 129 messages. In round trips of 15 ms these take 2 s: by then a
+// store that is starting begins to grant, and has all reports.
 func (c *Client) roomForReports() int {
 	reports, others := 0, len(c.asks.queue)
 	for _, a := range c.asks.sent {
