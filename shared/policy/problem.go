@@ -128,7 +128,7 @@ const (
 	OffsetMisplaced  Code = "offset_misplaced"  // not a fixed window; algorithm
 	OffsetTooLong    Code = "offset_too_long"   // period and offset in ns
 
-	CostBoundsMisplaced Code = "cost_bounds_misplaced" // beside request_bytes
+	CostBoundsMisplaced Code = "cost_bounds_misplaced" // beside a length such as request_bytes
 	ConcurrencyAlone    Code = "concurrency_alone"     // not one limit
 	ConcurrencyInLimit  Code = "concurrency_in_limit"  // as a limit's algorithm
 	BadSlots            Code = "bad_slots"             // the limit of a rule with algorithm concurrency

@@ -88,8 +88,8 @@ var sentences = map[policy.Code]string{
 
 	policy.CostWithoutPlace: "must name where the cost is, such as {header: x-cost}",
 	policy.CostTwoPlaces:    "has several places where the cost is: keep one",
-	policy.CostBoundsMisplaced: "does not go with request_bytes: " +
-		"its min and max are fields of it, and without content-length its max counts",
+	policy.CostBoundsMisplaced: "does not go with a length such as request_bytes: " +
+		"its min and max are fields of it, and an unknown length costs its max",
 	policy.CostMinAboveMax:  "min is {1} and max {2}: min must not be above max",
 	policy.CostBeyondBounds: "default is {1}: it must be from min to max, {2} to {3}",
 	policy.CostForAllEarly:  "has no match, so no item after it is ever used: put it last",
