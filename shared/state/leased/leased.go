@@ -204,8 +204,8 @@ func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
 func (l *Lease) WaitNs(nowNs int64) int64 { return l.denial.WaitNs(nowNs) }
 
 // Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. An
-// ask of the key tells them to the service. One ask at a time does, so that they are charged once. The filter's
-// lease/silence.go draws their life.
+// ask of the key tells them to the service. One ask at a time does, so that they are charged once, but for what the
+// filter's lease/silence.go lists, which draws their life.
 type Uncharged struct {
 	Units          uint32
 	claimedUntilNs int64 // until when an ask may be under way that tells them

@@ -19,7 +19,8 @@ import (
 //
 // They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
 // their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
-// lease are lost at once. Nobody visits the grants of an earlier configuration, so what is lost of them is not counted.
+// lease are lost at once. Nobody visits the grants of an earlier configuration, so what is lost of them counts only if
+// another grant takes their place.
 
 // Returns are the units of a worker's grants that go back.
 type Returns struct {
@@ -123,7 +124,7 @@ func (at At) Watch(grant leased.GrantID, now int64) {
 
 // WatchAgain is Watch for a grant whose units a refund has put back into the lease: a visit between taking and
 // refunding them may have found nothing of it left. It leaves a grant of another worker to it, because this one could
-// only lose its units.
+// only lose its units. If that has found nothing left meanwhile, nobody counts what is lost.
 func (at At) WatchAgain(grant leased.GrantID, now int64) {
 	rets := at.leases.returns
 	isWatched := func(wg watchedGrant) bool { return wg.grant == grant }

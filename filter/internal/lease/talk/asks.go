@@ -11,8 +11,9 @@ import (
 )
 
 // ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no request waits for
-// a queued one, askForNobody has made it: it is a refill, a report or a probe. If no request waits for a sent one, all
-// may also have left. It is treated alike then: it is not sent again.
+// a queued one, askForNobody has made it: it is a refill or a probe. If no request waits for a sent one, it may also
+// only report an account, which is never queued, or all its requests may have left. It is treated alike then: it is not
+// sent again.
 //
 // It has a part for each key of which units are needed, for all requests that have joined it. For example, two requests
 // join a refill of key k:
@@ -29,8 +30,7 @@ import (
 //	Waiting           is of all requests
 //	Ahead, Uncharged  are of what has made the ask. The Uncharged of another is dropped, and a later ask tells it: see
 //	                  lease/silence.go
-//	Shadow, NoBlock   are of the rule and the key, so each request has the same. A report has none: the first request
-//	                  says them
+//	Shadow, NoBlock   are of the rule and the key, so each request has the same
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -72,9 +72,8 @@ func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 func (a *ask) add(parts []lease.Part) {
 	for i := range a.parts {
 		p, other := &a.parts[i].Wire, &parts[i].Wire
-		if len(a.waiters) == 0 { // they are of its first request
+		if len(a.waiters) == 0 { // it is of the first request
 			p.Cost = other.Cost
-			p.Shadow, p.NoBlock = other.Shadow, other.NoBlock
 		}
 		p.Waiting = limit.AddSaturating(p.Waiting, other.Waiting)
 	}
