@@ -56,6 +56,7 @@ type handout struct {
 	grant    *quota.Grant      // as it came
 	isUsable bool              // false: the service cannot reach the key, or has not heard the report. It gives nothing
 	cameNs   int64             // when it came
+	isLate   bool              // see Trip
 	rest     leased.GrantUnits // what nobody has got yet
 	stays    bool              // the rest, in the key's lease
 
@@ -67,6 +68,7 @@ type handout struct {
 type Trip struct {
 	Stream         uint32
 	SentNs, CameNs int64
+	IsLate         bool // it has taken longer than the timeout, so a later ask may have had its answer before
 }
 
 // newHandout bounds what the service says of times by what can be, whatever a broken one answers, as standings and
@@ -80,7 +82,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isUsable bool) *handout 
 	}
 	endNs := trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs)
 	h := &handout{
-		part: p, grant: grant, isUsable: isUsable, cameNs: trip.CameNs,
+		part: p, grant: grant, isUsable: isUsable, cameNs: trip.CameNs, isLate: trip.IsLate,
 		allotment: cluster.Allotment{
 			Reason: cluster.ReasonOf(grant), WaitNs: waitNs, Standings: p.standings(grant, trip.CameNs),
 		},
@@ -119,7 +121,10 @@ func (h *handout) give(s *decide.Subject) {
 
 // noteInAccount drops what no request has got: the account has all that the service has granted. It remembers a block.
 func (h *handout) noteInAccount(acc *account.Account) {
-	if h.isUsable && h.rest.Units > 0 {
+	if !h.isUsable { // also if it came late: the report was given up
+		return
+	}
+	if h.rest.Units > 0 {
 		acc.DropGiven(h.rest.Units)
 	}
 	if h.remembersBlock() {
@@ -154,6 +159,9 @@ func (h *handout) writeInto(e *state.LeaseEntry) bool {
 // writeAnswer writes into the source's lease what the service said of the key.
 func (h *handout) writeAnswer(l *leased.Lease, src *LeaseSource, now int64) {
 	l.Uncharged.EndClaim(h.part.Wire.Uncharged, h.isUsable)
+	if h.isLate && len(l.Standings) > 0 { // a later ask may have said how the key stands by now
+		return
+	}
 	l.RefillUntilNs, l.SilentUntilNs = 0, 0
 	if !h.isUsable {
 		l.SilentUntilNs = now + quota.MaxRememberNs

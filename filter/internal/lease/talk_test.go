@@ -101,6 +101,33 @@ func TestALateAnswerDecidesNoRequestThatCameLater(t *testing.T) {
 	}
 }
 
+// A late answer comes after that to a later ask. What it says of the key is older, so nobody remembers it.
+func TestALateAnswerSaysNothingOfItsKey(t *testing.T) {
+	for name, late := range map[string]quota.Grant{
+		"denied":      {Denied: true, WaitNs: second},
+		"unavailable": {Failed: true},
+	} {
+		w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["9/1m"],"on_unavailable":"deny"}`)
+		w.request("a")
+		w.stream.Asks = nil // the service does not answer it in time
+		result := quota.AskResult{ID: w.lastID, Outcome: quota.Unavailable, Grants: []quota.Grant{late}}
+		w.proxy.Clock += 50 * ms
+		w.receive((&quota.Results{Proxies: 2}).Append(nil)) // the service is not silent
+		w.proxy.Clock += 60 * ms
+		w.tick()
+
+		w.request("a")
+		w.grant(1, second, false)
+		w.goOn()
+		w.receive((&quota.Results{Results: []quota.AskResult{result}}).Append(nil))
+		next := w.request("a")
+		require.NotContains(t, w.verdicts, next, name)
+		w.grant(1, second, false)
+		w.goOn()
+		require.True(t, w.verdicts[next], name)
+	}
+}
+
 // Where the store fails for a shadow rule's key alone, the other rules decide as ever.
 func TestAFailedShadowPart(t *testing.T) {
 	rule := `"scope":"cluster","limits":["9/1m"],"on_unavailable":"deny","key":[{"header":"u"}]`

@@ -117,7 +117,7 @@ func without[T comparable](list []T, one T) []T {
 //	late    It has had no result for the timeout, but something else has come since, or noteTick has given the service
 //	        more time: else noteSilence has ended the stream. No request waits for it, because the time of all is over.
 //	        The same units may be asked for again. A result counts for lateNs, and decides nobody: its units go into the
-//	        lease.
+//	        lease, and what else it says is old.
 //
 // What becomes of its requests, and of the accounts that it reports:
 //
@@ -234,8 +234,8 @@ func (as *askList) leave(req *Waiter) {
 	req.asks = req.asks[:0]
 }
 
-// find returns the ask of that number which was sent, nil if there is none. Results come in the order of their asks, so
-// it is among the first.
+// find returns the ask of that number which was sent, nil if there is none. Most results come in the order of their
+// asks, so it is among the first.
 func (as *askList) find(id uint32) *ask {
 	for _, a := range as.sent {
 		if a.id == id {

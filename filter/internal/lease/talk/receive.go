@@ -59,7 +59,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 // takeGrants has lease.HandOut hand out the grants of an ask, if it has any. The requests that waited for it go on.
 func (c *Client) takeGrants(a *ask, result *quota.AskResult, now int64) {
 	c.decideQueued(a, result)
-	trip := lease.Trip{Stream: c.stream.number, SentNs: a.sentNs, CameNs: now}
+	trip := lease.Trip{Stream: c.stream.number, SentNs: a.sentNs, CameNs: now, IsLate: a.state == late}
 	for _, req := range a.waiters {
 		c.verdicts = append(c.verdicts, req.Verdict)
 	}
