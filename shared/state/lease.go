@@ -27,25 +27,25 @@ import (
 // used again.
 const leaseWaitNs = 2 * quota.MaxLeaseNs
 
-// Leases is the lease table of a counter.
-type Leases struct {
+// LeaseTable is the lease table of a counter.
+type LeaseTable struct {
 	table       *Table
 	windowsHash uint64 // of what makes windows the same
 }
 
-// Leases returns the lease table of a counter with that many windows. windowsHash is a
+// LeaseTable returns the lease table of a counter with that many windows. windowsHash is a
 // hash of what makes windows the same: units that were counted in others are not
 // found again.
-func (ts *Tables) Leases(counter CounterID, windowsHash uint64, windows int, capacity uint32) *Leases {
-	return &Leases{windowsHash: windowsHash, table: ts.Table(Definition{
+func (ts *Tables) LeaseTable(counter CounterID, windowsHash uint64, windows int, capacity uint32) *LeaseTable {
+	return &LeaseTable{windowsHash: windowsHash, table: ts.Table(Definition{
 		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
 	})}
 }
 
 // Table is the leases' table, for those who count and clean its pages. Rules that share a counter have the same one.
-func (l *Leases) Table() *Table { return l.table }
+func (l *LeaseTable) Table() *Table { return l.table }
 
-// LeaseEntry is one key's record in a lease table, as Leases.Read found it. Change
+// LeaseEntry is one key's record in a lease table, as LeaseTable.Read found it. Change
 // Lease and call Write.
 type LeaseEntry struct {
 	leased.Lease
@@ -66,7 +66,7 @@ type LeaseEntry struct {
 
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock. If it fails, e must be read again: it may have the lease of the key before.
-func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
+func (l *LeaseTable) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 	if status := l.table.openFor(&e.loadedPage, wallNs); status != OK {
 		return status
 	}
@@ -79,7 +79,7 @@ type LeaseKey struct {
 	identity uint64 // lies in the record, so that neither another key of that hash nor other windows use its units
 }
 
-func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
+func (l *LeaseTable) leaseKeyOf(key []byte) LeaseKey {
 	hash, identity := l.table.parent.seed.hash128(key)
 	return LeaseKey{hash, identity ^ l.windowsHash}
 }
@@ -88,7 +88,7 @@ func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
 func (e *LeaseEntry) Key() LeaseKey { return e.key }
 
 // ReadHashed is Read of a key that was hashed before.
-func (l *Leases) ReadHashed(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
+func (l *LeaseTable) ReadHashed(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
 	e.key = key
 	return l.Reread(e, wallNs, nowNs)
 }
@@ -96,7 +96,7 @@ func (l *Leases) ReadHashed(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) St
 // Reread is Read of the same key as before. If it fails, the lease is empty. A record that was written long after nowNs
 // is read by the clock as it is then: the worker may have stood still since it read it. If it still is, it is of an
 // earlier start of the clock, and counts as none.
-func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
+func (l *LeaseTable) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	t := l.table
 	e.NowNs = nowNs
 	e.Replaced = 0
@@ -140,7 +140,7 @@ func (e *LeaseEntry) Put(added leased.GrantUnits) (ok bool) {
 
 // Write stores the lease. It returns Mismatch if another worker wrote first: Reread. A new record may take the place of
 // another key's: see makeRoom.
-func (l *Leases) Write(e *LeaseEntry) Status {
+func (l *LeaseTable) Write(e *LeaseEntry) Status {
 	t := l.table
 	if status := t.startChange(&e.loadedPage); status != OK {
 		return status

@@ -12,11 +12,11 @@ import (
 
 const leaseNow int64 = 5 * second
 
-func leasesOf(store Store, windows int, capacity uint32) *Leases {
-	return NewTables(store, seeded(1), 1, 1).Leases(CounterID{1}, 7, windows, capacity)
+func leasesOf(store Store, windows int, capacity uint32) *LeaseTable {
+	return NewTables(store, seeded(1), 1, 1).LeaseTable(CounterID{1}, 7, windows, capacity)
 }
 
-func readLease(t *testing.T, l *Leases, key string, nowNs int64) *LeaseEntry {
+func readLease(t *testing.T, l *LeaseTable, key string, nowNs int64) *LeaseEntry {
 	t.Helper()
 	e := &LeaseEntry{}
 	require.Equal(t, OK, l.Read(e, []byte(key), 100*second, nowNs))
@@ -165,7 +165,7 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	e.Grants[0], e.Standings = grantLeft(1, 1, 5, leaseNow+second), []leased.Standing{{Used: 1, ResetNs: 2}}
 	require.Equal(t, OK, l.Write(e))
 
-	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 7, 3, 100)
+	more := NewTables(store, seeded(1), 1, 2).LeaseTable(CounterID{1}, 7, 3, 100)
 	found := readLease(t, more, "k", leaseNow)
 	require.EqualValues(t, 5, found.Left(leaseNow))
 	require.Equal(t, []leased.Standing{{Used: 1, ResetNs: 2}}, found.Standings)
@@ -179,7 +179,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	e.Grants[0] = grantLeft(1, 1, 5, leaseNow+second)
 	require.Equal(t, OK, l.Write(e))
 
-	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
+	hourly := NewTables(store, seeded(1), 1, 2).LeaseTable(CounterID{1}, 8, 1, 100)
 	require.Zero(t, readLease(t, hourly, "k", leaseNow).Left(leaseNow))
 
 	sameHash := LeaseKey{e.key.hash, e.key.identity ^ 1}

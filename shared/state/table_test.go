@@ -254,7 +254,7 @@ func TestNothingIsWrittenIfATableCannotBeOpenedAgain(t *testing.T) {
 	store := newMemory()
 	tables := NewTables(store, seeded(1), 1, 1)
 	table := tables.Table(definition("x", 1<<20, aligned(9, anHour, 0)))
-	leases := tables.Leases(NewCounterID("test", "leases", "", 1<<20), 1, 1, 1<<20)
+	leases := tables.LeaseTable(NewCounterID("test", "leases", "", 1<<20), 1, 1, 1<<20)
 	var read, reread, looked Entry
 	var lease LeaseEntry
 	for _, e := range []*Entry{&read, &reread, &looked} {

@@ -57,9 +57,9 @@ type Engine struct {
 	looked  decide.Subject // memory for AppendUsage
 	scratch state.Scratch
 
-	// Leases is what the rules of scope cluster have in common. The host makes a talk.Client
+	// Cluster is what the rules of scope cluster have in common. The host makes a talk.Client
 	// of it, which writes its Service.
-	Leases *lease.Worker
+	Cluster *lease.Worker
 
 	denials *denials.Worker
 
@@ -76,7 +76,7 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *Engine {
 	e := &Engine{
 		host: host, id: id, policy: p, rules: rules.New(p, host), tables: tables, verdict: &decide.Verdict{},
-		Leases: lease.NewWorker(host, tables, p.Domain),
+		Cluster: lease.NewWorker(host, tables, p.Domain),
 	}
 	e.denials = e.newDenialWorker()
 	for i := range e.rules.List {
@@ -92,7 +92,7 @@ func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *En
 // nothing with e that a decision changes.
 func (e *Engine) Clone(host Host) *Engine {
 	c := compile(e.policy, host, e.id, e.tables.On(host))
-	c.Leases.DecideLike(e.Leases)
+	c.Cluster.DecideLike(e.Cluster)
 	return c
 }
 
@@ -144,7 +144,7 @@ func (e *Engine) Peek() *decide.Verdict {
 
 // LookAtQuota returns what the quota service has to be asked before AppendUsage, nil if nothing.
 func (e *Engine) LookAtQuota() *lease.Look {
-	if len(e.Leases.Definitions()) == 0 {
+	if len(e.Cluster.Definitions()) == 0 {
 		return nil
 	}
 	look := &lease.Look{}
@@ -210,9 +210,9 @@ func (e *Engine) addSource(r *decide.Rule) {
 		table := e.table(r, "")
 		r.SetSource(local.New(r, table, &e.scratch), table)
 	case r.Policy.OnUnavailable == policy.UnavailableLocal:
-		e.Leases.AddRule(r, e.table(r, "\x00local"))
+		e.Cluster.AddRule(r, e.table(r, "\x00local"))
 	default:
-		e.Leases.AddRule(r, nil)
+		e.Cluster.AddRule(r, nil)
 	}
 }
 

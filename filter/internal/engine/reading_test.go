@@ -406,7 +406,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			require.Equal(t, of.QuotaKey(&named), wants[0].Wire.Key)
 			want := of.Definition(&named)
 			want.ID = wants[0].Wire.Definition
-			require.Equal(t, want, e.Leases.Definitions()[want.ID])
+			require.Equal(t, want, e.Cluster.Definitions()[want.ID])
 			asked++
 		}
 	}

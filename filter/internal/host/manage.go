@@ -62,7 +62,7 @@ func (p *plugin) answerManagement(rest string) {
 	case p.quota == nil:
 		p.answerAbout(onCounters, op, query)
 	default:
-		p.engine.Leases.AssumeSilent(p.quota.isSilentByOthers(), func() { p.answerAbout(onCounters, op, query) })
+		p.engine.Cluster.AssumeSilent(p.quota.isSilentByOthers(), func() { p.answerAbout(onCounters, op, query) })
 	}
 }
 

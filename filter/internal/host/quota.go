@@ -35,11 +35,11 @@ type quotaTalk struct {
 
 // newQuotaTalk returns nil if the policy has no rules of scope cluster.
 func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
-	if len(p.engine.Leases.Definitions()) == 0 {
+	if len(p.engine.Cluster.Definitions()) == 0 {
 		return nil
 	}
 	q := &quotaTalk{plugin: p, period: tickMs, service: grpcService(pol.Quota.Cluster)}
-	q.client = talk.NewClient(q, p.engine.Leases, pol.Quota.TimeoutNs)
+	q.client = talk.NewClient(q, p.engine.Cluster, pol.Quota.TimeoutNs)
 	return q
 }
 
@@ -74,7 +74,7 @@ func (q *quotaTalk) waitLook(context uint32, l *lease.Look) bool {
 // flush sends what a callback of the context leaves to be sent: asks for what requests to come
 // will need, and reports of what is held.
 func (q *quotaTalk) flush(context uint32) {
-	if q.plugin.engine.Leases.HasNews() {
+	if q.plugin.engine.Cluster.HasNews() {
 		q.flushFor(context, theProxy.Monotonic())
 	}
 }
@@ -185,7 +185,7 @@ func (q *quotaTalk) tick() bool {
 	q.client.Tick(now)
 	q.goOn()
 	q.setPeriod()
-	q.gauge(q.plugin.engine.Leases.Service.Silent)
+	q.gauge(q.plugin.engine.Cluster.Service.Silent)
 	if now-q.quietNs < tickMs*1e6 {
 		return false
 	}

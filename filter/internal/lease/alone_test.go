@@ -21,7 +21,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 			second := strings.Replace(rule, `"r#"`, `"r#","mode":"`+mode+`"`, 1)
 			first := strings.Replace(rule, "#", "1", 1)
 			w, _ := pair(t, first+`"`+then+`"},`+strings.Replace(second, "#", "2", 1)+`"`+then+`"}`)
-			w.engine.Leases.Service.Silent = true
+			w.engine.Cluster.Service.Silent = true
 			var rules []*decide.Rule
 			w.onDecided = func(_ uint32, v *decide.Verdict) {
 				rules = []*decide.Rule{v.Subjects[0].Rule, v.Subjects[1].Rule}
@@ -43,7 +43,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 // do not begin its wait anew.
 func TestAShareMovesToThePresentOnce(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["1/10s"],"algorithm":"token_bucket","on_unavailable":"local"}`)
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	var last *decide.Verdict
 	w.onDecided = func(_ uint32, v *decide.Verdict) { last = v }
 	w.request("a")
@@ -67,8 +67,8 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 		rules := `{"name":"r",` + byUser + `,"limits":["` + limit + `/1m"],"on_unavailable":"local"}`
 		w, _ := pair(t, rules)
 		other := newWorker(t, w.proxy, rules, 2)
-		w.engine.Leases.Service.Silent = true
-		other.engine.Leases.Service.Silent = true
+		w.engine.Cluster.Service.Silent = true
+		other.engine.Cluster.Service.Silent = true
 		w.request("a")
 		w.proxy.After = func(string) {
 			w.proxy.After = nil
@@ -77,7 +77,7 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 		}
 		w.request("a")
 		require.Zero(t, w.proxy.Steal)
-		w.engine.Leases.Service.Silent = false
+		w.engine.Cluster.Service.Silent = false
 		w.request("a")
 		var m quota.Asks
 		require.NoError(t, m.Decode(w.stream.Asks[0]))
@@ -119,7 +119,7 @@ func TestARequestThatWaitsAfterTheShareIsChargedOnce(t *testing.T) {
 // The service has said nothing of a key yet. What the proxy has written of it meanwhile tells no client how it stands.
 func TestOfAKeyThatWasOnlyAdmittedInSilenceNothingIsKnown(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"cost":{"header":"v","min":0},"on_unavailable":"local"}`)
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	w.proxy.With("u", "a", "v", "1")
 	require.True(t, w.engine.Decide().Allowed)
 	w.proxy.With("u", "a", "v", "0")
@@ -150,12 +150,12 @@ func TestWhatWasAdmittedInSilenceIsCountedOnce(t *testing.T) {
 				for i := 1; i < c.workers; i++ {
 					workers = append(workers, newWorker(t, w.proxy, rules, uint32(1+i)))
 				}
-				w.engine.Leases.Service.Silent = true
+				w.engine.Cluster.Service.Silent = true
 				for range 10 {
 					w.request("a")
 				}
 				require.Equal(t, 10, w.admitted())
-				w.engine.Leases.Service.Silent = false
+				w.engine.Cluster.Service.Silent = false
 				for range c.requests {
 					for _, other := range workers {
 						other.request("a")
@@ -180,10 +180,10 @@ func TestTheNumberOfProxiesIsWhatWasHeardLast(t *testing.T) {
 	proxy := hosttest.New()
 	rules := strings.Replace(perUser, `"limits"`, `"on_unavailable":"local","limits"`, 1)
 	one, other := newWorker(t, proxy, rules, 1), newWorker(t, proxy, rules, 2)
-	one.engine.Leases.SetProxies(4)
-	other.engine.Leases.SetProxies(2)
-	one.engine.Leases.SetProxies(4)
-	one.engine.Leases.Service.Silent = true
+	one.engine.Cluster.SetProxies(4)
+	other.engine.Cluster.SetProxies(2)
+	one.engine.Cluster.SetProxies(4)
+	one.engine.Cluster.Service.Silent = true
 	for range 100 {
 		one.request("a")
 	}
@@ -194,7 +194,7 @@ func TestTheNumberOfProxiesIsWhatWasHeardLast(t *testing.T) {
 func TestALongerBlockForgetsNothingThatWasAdmittedInSilence(t *testing.T) {
 	const rule = `{"name":"r",` + byUser + `,"limits":["100/1m"],"on_unavailable":"local","block":"1h"}`
 	w, _ := pair(t, rule)
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	for range 10 {
 		w.request("a")
 	}

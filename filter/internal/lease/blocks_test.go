@@ -137,7 +137,7 @@ func TestABlockOfAKeyThatMayUseNothing(t *testing.T) {
 
 			for _, unavailable := range []string{"deny", "allow", "local"} {
 				h, _, try := tries(t, strings.NewReplacer("3/1m", "0/1m", `"deny"`, `"`+unavailable+`"`).Replace(rule))
-				h.engine.Leases.Service.Silent = true
+				h.engine.Cluster.Service.Silent = true
 				h.down = true
 				require.Equal(t, "limit", try("a 0").reason, unavailable)
 			}
@@ -262,14 +262,14 @@ func TestABlockWhileTheServiceIsSilent(t *testing.T) {
 	for name, rule := range blockRules {
 		t.Run(name, func(t *testing.T) {
 			h, s, try := tries(t, strings.Replace(rule, `"deny"`, `"local"`, 1))
-			h.engine.Leases.Service.Silent = true
+			h.engine.Cluster.Service.Silent = true
 			h.down = true
 			require.Equal(t, blockTry{}, try("a 1"))
 			require.Equal(t, blockTry{"limit", limit.Never, hour, false}, try("a 9"))
 			require.Equal(t, 1, h.begun())
 			h.proxy.Clock += minute
 			require.Equal(t, blockTry{"blocked", hour - minute, hour - minute, false}, try("a 1"))
-			h.engine.Leases.Service.Silent = false
+			h.engine.Cluster.Service.Silent = false
 			h.down = false
 			h.proxy.Clock += second
 			h.tick()

@@ -127,7 +127,7 @@ func (l load) live(t *testing.T) *fleet {
 			host.Clock = f.now
 		}
 		m := &member{worker: newWorker(t, host, rules, uint32(i)), fleet: f, since: map[uint32]int64{}}
-		m.client = talk.NewClient(m, m.engine.Leases, 100*ms)
+		m.client = talk.NewClient(m, m.engine.Cluster, 100*ms)
 		m.onDecided = m.noted
 		f.members = append(f.members, m)
 		first := second * int64(i) / int64(l.proxies*l.workers)
@@ -204,12 +204,12 @@ func (m *member) request(key int) {
 }
 
 func (m *member) windowOf(key int) window {
-	return window{key, m.engine.Leases.Definitions()[0].Windows[0].End(m.fleet.now)}
+	return window{key, m.engine.Cluster.Definitions()[0].Windows[0].End(m.fleet.now)}
 }
 
 // limitOf is a key's limit: what the policy says, or its requests.
 func (f *fleet) limitOf(key int) int {
-	return int(f.members[0].engine.Leases.Definitions()[0].Windows[0].Limit) + key*f.requested
+	return int(f.members[0].engine.Cluster.Definitions()[0].Windows[0].Limit) + key*f.requested
 }
 
 // noted counts a verdict.

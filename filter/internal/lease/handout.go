@@ -33,7 +33,7 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	isUsable := !grant.Failed
 	if p.Account != nil {
 		report := p.Wire.Report
-		isUsable = p.Account.End(report.Number, grant, trip.CameNs)
+		isUsable = p.Account.EndReport(report.Number, grant, trip.CameNs)
 	}
 	h := newHandout(p, grant, trip, isUsable)
 	for _, v := range verdicts {
@@ -60,8 +60,8 @@ type handout struct {
 	rest     leased.GrantUnits // what nobody has got yet
 	stays    bool              // the rest, in the key's lease
 
-	allotment cluster.Allotment // of the next request, but for its units: deny changes it
-	blockNs   int64             // of a denial: until when the key is blocked, 0 = it is not
+	allotment      cluster.Allotment // of the next request, but for its units: deny changes it
+	blockedUntilNs int64             // of a denial: until when the key is blocked, 0 = it is not
 }
 
 // Trip is that of an ask to the service and back.
@@ -72,9 +72,9 @@ type Trip struct {
 }
 
 // newHandout bounds what the service says of times by what can be, whatever a broken one answers, as standings and
-// Account.End do. Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The service
-// counts its durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later
-// than at the service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
+// Account.EndReport do. Ends and resets become instants. WaitNs stays a duration, from when the grant came on. The
+// service counts its durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never ends
+// later than at the service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
 func newHandout(p *Part, grant *quota.Grant, trip Trip, isUsable bool) *handout {
 	waitNs := grant.WaitNs
 	if waitNs != limit.Never {
@@ -90,7 +90,7 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip, isUsable bool) *handout 
 			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number, EndNs: endNs}, Units: grant.Units,
 		},
 	}
-	h.blockNs = h.blockedUntilNs()
+	h.blockedUntilNs = h.blockEnd()
 	return h
 }
 
@@ -199,8 +199,8 @@ func (h *handout) writeAnswer(l *leased.Lease, src *LeaseSource, now int64) {
 //	1.2 s  The next one asks. The service says that the key was Blocked before, so it is told Blocked. The worker
 //	       remembers that for another second.
 
-// blockedUntilNs is until when a grant that denies says that the key is blocked, 0 if it is not.
-func (h *handout) blockedUntilNs() int64 {
+// blockEnd is until when a grant that denies says that the key is blocked, 0 if it is not.
+func (h *handout) blockEnd() int64 {
 	block := h.part.Definition.Block()
 	if block < 0 || block >= len(h.allotment.Standings) || !h.grant.Denied || h.allotment.Standings[block].Used == 0 {
 		return 0
@@ -212,14 +212,14 @@ func (h *handout) blockedUntilNs() int64 {
 // rule has begun the block, and the next ones are told Blocked.
 func (h *handout) deny(s *decide.Subject) {
 	s.Cluster.Allotment = h.allotment
-	if h.blockNs > 0 && h.allotment.Reason != cluster.Blocked {
+	if h.blockedUntilNs > 0 && h.allotment.Reason != cluster.Blocked {
 		s.Rule.Metrics.BlocksBegun++
 		h.allotment.Reason = cluster.Blocked
 	}
 }
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
-func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
+func (h *handout) remembersBlock() bool { return h.blockedUntilNs > 0 && !h.part.CountsDenied() }
 
 // denial is how long the worker remembers what the grant denies: until the wait or the block is over, and no longer
 // than quota.MaxRememberNs.
@@ -230,7 +230,7 @@ func (h *handout) denial() leased.Denial {
 		d.UntilNs = min(d.UntilNs, d.PassNs) // after that the wait would be negative, and -1 is limit.Never
 	}
 	if h.remembersBlock() {
-		d.UntilNs = min(d.UntilNs, h.blockNs)
+		d.UntilNs = min(d.UntilNs, h.blockedUntilNs)
 	}
 	return d
 }

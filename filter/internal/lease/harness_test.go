@@ -60,7 +60,7 @@ func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *
 	p := hosttest.Policy(t, rules)
 	p.Usage = &policy.Usage{Path: "/usage"}
 	w.engine = engine.New(p, proxy, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-	w.client = talk.NewClient(w, w.engine.Leases, 100*ms)
+	w.client = talk.NewClient(w, w.engine.Cluster, 100*ms)
 	return w
 }
 
@@ -209,7 +209,7 @@ func (w *worker) decided(context uint32, v *decide.Verdict) {
 
 // flush sends what a callback has left to be sent.
 func (w *worker) flush() {
-	if w.engine.Leases.HasNews() {
+	if w.engine.Cluster.HasNews() {
 		w.client.Flush(w.proxy.Clock)
 	}
 }

@@ -19,14 +19,14 @@ import (
 //
 // For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
 //
-//	step                        given  held
-//	Client.Wait     beginAsk        0     0  Check has found it Pending. Open opens the account
-//	Client.Flush    Account.Write   0     0  report 1 says: held 0. The ask asks for 1
-//	Client.Receive  Account.End     1     0  the service has granted 1, and counts it as held: so has the Subject's
-//	                                         allotment
-//	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
-//	Settle          Settle, Enlist  0     0  the answer is known. The account is listed for a report
-//	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
+//	step                         given  held
+//	Client.Wait     beginAsk         0     0  Check has found it Pending. Open opens the account
+//	Client.Flush    BeginReport      0     0  report 1 says: held 0. The ask asks for 1
+//	Client.Receive  EndReport        1     0  the service has granted 1, and counts it as held: so has the Subject's
+//	                                          allotment
+//	Check, Take     HoldGiven        0     1  the request is decided again, and goes on. The service knows what is held
+//	Settle          Settle, Enlist   0     0  the answer is known. The account is listed for a report
+//	Client.Flush    BeginReport      0     0  report 2 says: held 0. The service has 3 free slots again
 //
 // Its other methods are clusterRule's.
 type HoldSource struct {

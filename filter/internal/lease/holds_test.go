@@ -112,11 +112,11 @@ func TestAHoldThatThisProxysShareHasChargedAtOnce(t *testing.T) {
 	const limited = `{"name":"r",` + byUser + `,"limits":["9/1m"],"on_unavailable":"local"`
 	for cost, used := range map[uint32]string{0: `"used":1,`, 1: `"used":1,`, 5: `"used":5,`} {
 		w, _ := holdingPair(t, limited+`,"settle":{}}`)
-		w.engine.Leases.Service.Silent = true
+		w.engine.Cluster.Service.Silent = true
 		w.proxy.With("u", "a")
 		later := engine.Identity{Owner: 1, ConfiguredNs: w.proxy.Clock, Random: func(b []byte) { clear(b) }}
 		next := engine.New(hosttest.Policy(t, limited+`}`), w.proxy, later)
-		next.Leases.Service.Silent = true
+		next.Cluster.Service.Silent = true
 		next.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{"a"}})
 
 		id := w.request("a")
@@ -133,7 +133,7 @@ func TestAHoldThatThisProxysShareHasChargedAtOnce(t *testing.T) {
 // memory, and when it is back, requests do not wait for all of them to be reported.
 func TestAccountsAreBounded(t *testing.T) {
 	w, s := holdingPair(t, strings.Replace(localRule, `"hold"`, `"capacity":200000,"hold"`, 1))
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	w.down = true
 	for n := range 1<<16 + 100 {
 		w.request(strconv.Itoa(n))
@@ -170,7 +170,7 @@ func TestAccountsAreBounded(t *testing.T) {
 // has lapsed by itself, and the renewal charges the account.
 func TestARenewalIsOfTheTable(t *testing.T) {
 	silent := func(h *holding) {
-		h.engine.Leases.Service.Silent = true
+		h.engine.Cluster.Service.Silent = true
 		h.down = true
 	}
 	full := func(h *holding) {

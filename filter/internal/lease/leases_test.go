@@ -320,7 +320,7 @@ func TestOperationsOnLeases(t *testing.T) {
 	require.Contains(t, stats, `{"rule":"r","keys":0,`)
 
 	// While the service is silent the proxy says what it has counted by itself, of its share.
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	for range 3 {
 		w.request("b")
 	}
@@ -337,7 +337,7 @@ func TestAnUnlimitedKeyLeasesNothing(t *testing.T) {
 	for _, kind := range []string{`,"limits":["9/1m"]`, `,` + slots4} {
 		w, _ := pair(t, `{"name":"r",`+byUser+kind+`,"overrides":[{"key":["a"],"unlimited":true}]}`)
 		for _, silent := range []bool{false, true} {
-			w.engine.Leases.Service.Silent = silent
+			w.engine.Cluster.Service.Silent = silent
 			text, err := w.engine.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{"a"}})
 			require.NoError(t, err)
 			require.Equal(t, `{"value":0}`, string(text))
@@ -404,7 +404,7 @@ func TestExplainALease(t *testing.T) {
 	require.Zero(t, x.Rules[0].Lease.Units)
 	require.NotEmpty(t, x.Rules[0].Windows, "it is still known what the service has said last")
 
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	x = explained()
 	require.False(t, x.Pending)
 	require.True(t, *x.Allowed, "on_unavailable decides")
@@ -415,7 +415,7 @@ func TestExplainALease(t *testing.T) {
 // shifts them.
 func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":[{"requests":100,"per":"1h","jitter":50}]}`)
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	w.proxy.With("u", "a")
 	s := w.engine.Decide().Subjects[0]
 	require.False(t, s.Denies())
@@ -467,8 +467,8 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	for i, host := range hosts {
 		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
 		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		w.engine.Leases.Service.Silent = true
-		w.client = talk.NewClient(w, w.engine.Leases, 100*ms)
+		w.engine.Cluster.Service.Silent = true
+		w.client = talk.NewClient(w, w.engine.Cluster, 100*ms)
 		workers = append(workers, w)
 	}
 	for range 5 {
@@ -477,7 +477,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	require.True(t, workers[1].verdicts[workers[1].request("b")]) // finds the table
 	hosts[1].old = []int64{proxy.Clock - 15*second}
 	require.True(t, workers[1].verdicts[workers[1].request("a")])
-	workers[0].engine.Leases.Service.Silent = false
+	workers[0].engine.Cluster.Service.Silent = false
 	workers[0].request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(workers[0].stream.Asks[0]))

@@ -138,7 +138,7 @@ const twoRules = `{"name":"r",` + byUser + `,"limits":["100/1s"]},` +
 // and waits for the other rule.
 func waitingWithAUnit(t *testing.T, validNs int64) (w *worker, request uint32) {
 	w, _ = pair(t, twoRules)
-	w.engine.Leases.Service.TimeoutNs = second
+	w.engine.Cluster.Service.TimeoutNs = second
 	request = w.request("a v")
 	granted := quota.Grant{Number: 7, Units: 5, ValidNs: validNs, Leased: true, Windows: []quota.Standing{{Used: 5}}}
 	tooFew := quota.Grant{Number: 8, Windows: []quota.Standing{{}}}

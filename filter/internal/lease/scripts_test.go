@@ -113,7 +113,7 @@ func (h *holding) step(s *service, step string) {
 	case "forget":
 		h.forget(s)
 	case "silent":
-		h.engine.Leases.Service.Silent = true
+		h.engine.Cluster.Service.Silent = true
 		h.down = true
 	case "old":
 		s.refusal = quota.Unknown
@@ -122,7 +122,7 @@ func (h *holding) step(s *service, step string) {
 		h.serve(s, 1)
 		s.refusal = 0
 	case "proxies":
-		h.engine.Leases.SetProxies(request())
+		h.engine.Cluster.SetProxies(request())
 	default:
 		if step[0] == '+' {
 			h.proxy.Clock += duration(h.t, step[1:])
@@ -187,7 +187,7 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 	case "waits": // whether somebody does
 		return isTrue[h.client.HasWaiters()]
 	case "silent": // whether the service is taken for that
-		return isTrue[h.engine.Leases.Service.Silent]
+		return isTrue[h.engine.Cluster.Service.Silent]
 	case "opened": // streams
 		return h.opened
 	case "sent": // messages that the service has not got

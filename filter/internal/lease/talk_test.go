@@ -14,7 +14,7 @@ import (
 // off, and admits its share more.
 func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 	w, s := pair(t, strings.Replace(perUser, `"limits"`, `"on_unavailable":"local","limits"`, 1))
-	w.engine.Leases.SetProxies(2)
+	w.engine.Cluster.SetProxies(2)
 	w.request("a")
 	w.exchange(s)
 	asked := w.lastID
@@ -22,11 +22,11 @@ func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 		w.request("a")
 	}
 	for range 10 {
-		require.False(t, w.engine.Leases.Service.Silent)
+		require.False(t, w.engine.Cluster.Service.Silent)
 		w.proxy.Clock += 10 * ms
 		w.tick()
 	}
-	require.True(t, w.engine.Leases.Service.Silent)
+	require.True(t, w.engine.Cluster.Service.Silent)
 	require.Len(t, w.verdicts, w.admitted(), "all were admitted at once")
 	for range 200 {
 		w.request("a")

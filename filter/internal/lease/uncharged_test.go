@@ -56,9 +56,9 @@ func TestOneWorkerAtATimeAsksAhead(t *testing.T) {
 func TestAnAskAheadTellsNothingThatAnotherAskTells(t *testing.T) {
 	w, s := pair(t, perUserMany)
 	other := newWorker(t, w.proxy, perUserMany, 2)
-	w.engine.Leases.Service.Silent = true
+	w.engine.Cluster.Service.Silent = true
 	w.request("a")
-	w.engine.Leases.Service.Silent = false
+	w.engine.Cluster.Service.Silent = false
 	w.request("a") // its ask tells the unit
 	other.useOften("a", s)
 	require.Zero(t, other.asksAhead("a").Uncharged)

@@ -19,7 +19,7 @@
 //	  |  Write,       |  Open, Hold, ...              |     v
 //	  v  Change       v                               |   grants.Returns
 //	grants.Leases   account.Book, and its Accounts  <-+
-//	                                          Due, Write, End
+//	                                          Due, BeginReport, EndReport
 //
 //	what          is left in                by                         for
 //	a request     Subject.Cluster           HandOut                    the source, in the next Decide
@@ -127,7 +127,7 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 		r.SetSource(&HoldSource{clusterRule: ofCluster}, fallback)
 		return
 	}
-	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
+	table := w.tables.LeaseTable(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
 	r.SetSource(&LeaseSource{
 		clusterRule: ofCluster,
 		leases:      grants.New(table, &w.Returns, quota.IdleNs(windows), &r.Metrics.LeasedUnitsLost),

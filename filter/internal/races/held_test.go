@@ -168,7 +168,7 @@ func (k *worker) settle(isOver func(r *run) bool) {
 
 // flush sends what a callback has left to send.
 func (k *worker) flush() {
-	if k.engine.Leases.HasNews() {
+	if k.engine.Cluster.HasNews() {
 		k.client.Flush(k.now())
 	}
 }

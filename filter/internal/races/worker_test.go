@@ -47,7 +47,7 @@ func (k *worker) start() {
 	k.engine = engine.New(k.world.policy, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 	next := worker{random: k.random}
 	k.row = uint64(next.Random())<<32 | uint64(next.Random())
-	k.client = talk.NewClient(k, k.engine.Leases, timeoutNs)
+	k.client = talk.NewClient(k, k.engine.Cluster, timeoutNs)
 	k.ticks = k.world.now + second
 }
 
@@ -94,7 +94,7 @@ func (k *worker) wait(context uint32, v *decide.Verdict) {
 	for i := range parts {
 		want := parts[i].Wire
 		name := [...]string{r.user, r.tenant}[want.Definition]
-		k.world.keys[name] = key{k.engine.Leases.Definitions()[want.Definition], want.Key, false}
+		k.world.keys[name] = key{k.engine.Cluster.Definitions()[want.Definition], want.Key, false}
 	}
 	k.client.Wait(context, v, k.now())
 }

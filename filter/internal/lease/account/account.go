@@ -8,7 +8,7 @@
 // The verbs of an account. One that changes what the store should know enlists the account for a report:
 //
 //	                  given  held  charged  enlists it
-//	End                  +2                 no: the store counted the units as held when it granted them
+//	EndReport            +2                 no: the store counted the units as held when it granted them
 //	HoldGiven(2)         -2    +2           no: a report says given and held in one number
 //	UnholdGiven(2)       +2    -2           no, for the same reason
 //	DropGiven(2)         -2                 yes
@@ -31,7 +31,7 @@ import (
 type Account struct {
 	accountKey // its Key, and what else finds it
 
-	// What the service has said of the key, by the monotonic clock. No request asks until then. End writes them.
+	// What the service has said of the key, by the monotonic clock. No request asks until then. EndReport writes them.
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 

@@ -33,16 +33,16 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first := acc.Write(0)
+	first := acc.BeginReport(0)
 	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
-	require.True(t, acc.End(first.Number, noted(0), 0))
+	require.True(t, acc.EndReport(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next := acc.Write(0)
+	next := acc.BeginReport(0)
 	require.EqualValues(t, 0, next.Held)
 	require.EqualValues(t, 5, next.Charged)
-	require.True(t, acc.End(next.Number, noted(0), 0))
+	require.True(t, acc.EndReport(next.Number, noted(0), 0))
 	require.Zero(t, due(b, 0), "nothing has changed since")
 }
 
@@ -50,7 +50,7 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.True(t, acc.End(acc.Write(0).Number, noted(0), 0))
+	require.True(t, acc.EndReport(acc.BeginReport(0).Number, noted(0), 0))
 	b.Sweep(second, 0)
 	require.Zero(t, due(b, second))
 	b.Sweep(2*second, 0)
@@ -61,26 +61,26 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	first := acc.Write(0)
+	first := acc.BeginReport(0)
 	acc.GiveUp(first.Number)
 	require.False(t, b.HasListed())
 	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again := acc.Write(second)
-	require.False(t, acc.End(first.Number, noted(2), second))
+	again := acc.BeginReport(second)
+	require.False(t, acc.EndReport(first.Number, noted(2), second))
 	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
-	require.True(t, acc.End(again.Number, noted(0), second))
+	require.True(t, acc.EndReport(again.Number, noted(0), second))
 }
 
 // A report that may be lost is made again with the next message, by another number.
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost := acc.Write(0)
+	lost := acc.BeginReport(0)
 	acc.GiveUp(lost.Number)
 	acc.Enlist()
 	require.Equal(t, 1, due(b, 0))
-	again := acc.Write(0)
+	again := acc.BeginReport(0)
 	require.Greater(t, again.Number, lost.Number)
 	acc.GiveUp(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
@@ -92,22 +92,22 @@ func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
 	other := b.Open(acc.Definition, [16]byte{2}, 0)
 	other.Hold(1)
 	require.Equal(t, 2, due(b, 0))
-	lost := acc.Write(0)
-	require.True(t, other.End(other.Write(0).Number, noted(0), 0))
+	lost := acc.BeginReport(0)
+	require.True(t, other.EndReport(other.BeginReport(0).Number, noted(0), 0))
 	require.Zero(t, due(b, 0))
 	acc.GiveUp(lost.Number) // as its ask does
 	b.ReportAll()
 	require.False(t, acc.IsUnderWay())
 	require.Equal(t, 2, due(b, 0))
-	require.False(t, acc.End(lost.Number, noted(0), 0))
+	require.False(t, acc.EndReport(lost.Number, noted(0), 0))
 }
 
 // A store that has failed for the key is not told of it for a second.
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	r := acc.Write(0)
-	require.False(t, acc.End(r.Number, &quota.Grant{Failed: true}, 0))
+	r := acc.BeginReport(0)
+	require.False(t, acc.EndReport(r.Number, &quota.Grant{Failed: true}, 0))
 	require.Equal(t, quota.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Sweep(second, 0)
@@ -132,21 +132,21 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	require.EqualValues(t, 7, acc.Write(0).Worker)
+	require.EqualValues(t, 7, acc.BeginReport(0).Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	require.EqualValues(t, 8, own.Write(0).Worker)
+	require.EqualValues(t, 8, own.BeginReport(0).Worker)
 }
 
 // An heir inherits while it talks itself: the answer to its own report may give units.
 func TestAnHeirsOwnReportStaysUnderWay(t *testing.T) {
 	old, inherited := open()
 	heir, acc := open()
-	own := acc.Write(0)
+	own := acc.BeginReport(0)
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, acc.IsUnderWay())
-	require.True(t, acc.End(own.Number, noted(2), 0))
+	require.True(t, acc.EndReport(own.Number, noted(2), 0))
 	require.False(t, inherited.IsUnderWay())
 }
 

@@ -12,14 +12,14 @@ import (
 //
 // Who changes that:
 //
-//	by      when                                          the account then
-//	Enlist  the store should know what has changed        is listed, unless it is under way
-//	Due     a message can be sent                         is not listed
-//	Write   an ask is sent: one that only reports it, or  is under way
-//	        one by which requests ask for its units
-//	End     the report has an answer                      is not under way, and listed as by Enlist
-//	GiveUp  it has none, or none in time                  is not under way. Sweep lists it within a second, if nobody
-//	                                                      does sooner
+//	by           when                                          the account then
+//	Enlist       the store should know what has changed        is listed, unless it is under way
+//	Due          a message can be sent                         is not listed
+//	BeginReport  an ask is sent: one that only reports it, or  is under way
+//	             one by which requests ask for its units
+//	EndReport    the report has an answer                      is not under way, and listed as by Enlist
+//	GiveUp       it has none, or none in time                  is not under way. Sweep lists it within a second, if
+//	                                                           nobody does sooner
 type reporting struct {
 	underWay uint64 // the number of the report that is under way, 0 if none is
 	repeatNs int64  // when what is held must be reported, if nothing changes
@@ -45,14 +45,14 @@ func (acc *Account) mustReport(now int64) bool {
 // IsUnderWay reports whether a report of the account is under way: another ask for its units must wait.
 func (acc *Account) IsUnderWay() bool { return acc.underWay > 0 }
 
-// Write returns a new report of what the worker holds, for an ask. It is under way then.
-func (acc *Account) Write(now int64) quota.Report {
+// BeginReport returns a new report of what the worker holds, for an ask. It is under way then.
+func (acc *Account) BeginReport(now int64) quota.Report {
 	acc.underWay = acc.book.newReportNumber()
 	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts
 	return acc.sums.NewReport(acc.worker, acc.underWay)
 }
 
-// End ends the report of that number by what the service has granted for it:
+// EndReport ends the report of that number by what the service has granted for it:
 //
 //	the report                           then
 //	is not under way: given up, or lost  nothing changes
@@ -64,7 +64,7 @@ func (acc *Account) Write(now int64) quota.Report {
 //
 // A report is not Noted if the store failed, unless that is Starting, or if the service knows no reports. Starting
 // counts, whatever has become of the report.
-func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
+func (acc *Account) EndReport(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, quota.MaxRememberNs)
 	}

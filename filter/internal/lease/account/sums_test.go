@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What the account of lease.HoldSource's example has after each step, given and held. Account.End lists it, and the
-// flush of the same callback finds nothing to report.
+// What the account of lease.HoldSource's example has after each step, given and held. Account.EndReport lists it, and
+// the flush of the same callback finds nothing to report.
 func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
@@ -22,16 +22,16 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		given, held uint32
 		listed      bool
 	}{
-		{"Account.Write", func() { report = acc.Write(0) }, 0, 0, false},
-		{"Account.End", func() {
-			require.True(t, acc.End(1, &quota.Grant{Noted: true, Units: 1}, 0))
+		{"BeginReport", func() { report = acc.BeginReport(0) }, 0, 0, false},
+		{"EndReport", func() {
+			require.True(t, acc.EndReport(1, &quota.Grant{Noted: true, Units: 1}, 0))
 		}, 1, 0, true},
 		{"HoldGiven", func() { acc.HoldGiven(1) }, 0, 1, true},
 		{"Client.Flush", func() { require.Empty(t, b.Due(nil, 1, 0), "the store has 1 as held") }, 0, 1, false},
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
-		{"ReportPart", func() {
+		{"BeginReport", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
-			report = acc.Write(0)
+			report = acc.BeginReport(0)
 		}, 0, 0, false},
 	} {
 		step.do()

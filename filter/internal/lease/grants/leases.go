@@ -15,7 +15,7 @@ import (
 
 // Leases are those of a rule's keys, which all workers of the proxy share, as one worker sees them.
 type Leases struct {
-	table   *state.Leases
+	table   *state.LeaseTable
 	returns *Returns // of the worker
 	idleNs  int64    // after which units that nobody takes go back
 	lost    *uint64  // the rule's metric: leased units that nobody can spend or return any more
@@ -23,7 +23,7 @@ type Leases struct {
 
 // New returns the leases of a rule, which lie in a table, and whose units go back by the worker's Returns after idleNs.
 // It adds to lost what nobody can spend or return any more.
-func New(table *state.Leases, returns *Returns, idleNs int64, lost *uint64) *Leases {
+func New(table *state.LeaseTable, returns *Returns, idleNs int64, lost *uint64) *Leases {
 	if returns.idleNs == 0 || idleNs < returns.idleNs {
 		returns.idleNs = idleNs
 	}
@@ -33,7 +33,7 @@ func New(table *state.Leases, returns *Returns, idleNs int64, lost *uint64) *Lea
 // Table is where they lie.
 func (l *Leases) Table() *state.Table { return l.table.Table() }
 
-// Read finds the key's lease, as state.Leases.Read does.
+// Read finds the key's lease, as state.LeaseTable.Read does.
 func (l *Leases) Read(e *state.LeaseEntry, key []byte, wallNs, nowNs int64) state.Status {
 	return l.table.Read(e, key, wallNs, nowNs)
 }

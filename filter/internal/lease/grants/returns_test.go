@@ -31,7 +31,7 @@ type worker struct {
 
 func newWorker(t *testing.T, proxy *hosttest.Proxy) *worker {
 	random := func(b []byte) { _, _ = rand.Read(b) }
-	table := state.NewTables(proxy, random, 1, 1).Leases(state.CounterID{1}, 7, 1, 100)
+	table := state.NewTables(proxy, random, 1, 1).LeaseTable(state.CounterID{1}, 7, 1, 100)
 	w := &worker{t: t, proxy: proxy}
 	w.leases = grants.New(table, &w.returns, idleNs, &w.lost)
 	var e state.LeaseEntry

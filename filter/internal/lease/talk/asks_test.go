@@ -84,7 +84,7 @@ func TestALateAskReportsAgain(t *testing.T) {
 	acc := book.Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
 	as := newAskList()
 	a := as.newReport(acc)
-	a.parts[0].Wire.Report = acc.Write(0)
+	a.parts[0].Wire.Report = acc.BeginReport(0)
 	as.fly([]*ask{a})
 	as.makeLate(99, 100)
 	require.True(t, acc.IsUnderWay())

@@ -155,7 +155,7 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.Account != nil {
-			p.Wire.Report = p.Account.Write(now) // an ask behind this one, for the same account, waits from now on
+			p.Wire.Report = p.Account.BeginReport(now) // an ask behind this one, for the same account, waits from now on
 		}
 		c.define(p.Definition)
 		message.Parts = append(message.Parts, p.Wire)
