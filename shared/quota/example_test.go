@@ -48,10 +48,11 @@ func Example() {
 // The worker's side of the exchange that sums.go draws.
 func ExampleSums() {
 	var sums quota.Sums
-	report := func(number uint64) {
-		r := sums.NewReport(1, number)
+	reportBeside := func(number uint64, askedBefore uint32) {
+		r := sums.NewReport(1, number, askedBefore)
 		fmt.Printf("#%d since %d: held %d, charged %d, known %d\n", r.Number, r.Since, r.Held, r.Charged, r.Known)
 	}
+	report := func(number uint64) { reportBeside(number, 0) }
 	report(7) // asks for 2
 	fmt.Println(sums.NoteGrant(7, 2))
 	sums.Hold(2)
@@ -67,6 +68,11 @@ func ExampleSums() {
 	fmt.Println(sums.NoteGrant(11, 0), "idle:", sums.Idle())
 	sums.Settle(0, 1) // of a request that held nothing
 	report(12)
+	report(13)          // asks for 2
+	reportBeside(14, 2) // asks for 1, in the same ask
+	fmt.Println(sums.NoteGrant(13, 2), sums.NoteGrant(14, 1))
+	sums.AddGiven(2 + 1)
+	fmt.Println("something to report:", sums.Changed())
 	// Output:
 	// #7 since 7: held 0, charged 0, known 0
 	// true
@@ -78,4 +84,8 @@ func ExampleSums() {
 	// #11 since 7: held 0, charged 5, known 5
 	// true idle: true
 	// #12 since 12: held 0, charged 1, known 0
+	// #13 since 12: held 0, charged 1, known 0
+	// #14 since 12: held 2, charged 1, known 0
+	// false true
+	// something to report: false
 }

@@ -28,10 +28,18 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	NoteGrant, 0   the zero value      <-  noted
 //	Settle 0, 1    charged 1               a request that held nothing has cost 1
 //	NewReport      doubt                   #12 since 12, charged 1          ->   #12 since 12, charged 1: counts 1 - 0
+//	                                       one ask, of two parts for the key:
+//	NewReport      doubt                   #13 held 0 charged 1, asks for 2 ->   #13 held 2 charged 1: counts 1 - 1
+//	NewReport, 2   doubt                   #14 held 2 charged 1, asks for 1 ->   #14 held 3 charged 1
+//	NoteGrant, 1   stored 3, known 1   <-  granted 2, and 1: the answer to #14 alone is noted
+//	AddGiven 2, 1  given 3
+//
+// #13 and #14 belong to one ask. When #14 is made, #13 has not been answered. Its 2 units may be granted, and #14 is
+// the newest report then, which must say so. So #14 reports them as held.
 //
 // Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
 // charged - known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
-// Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both up to #10.
+// Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both up to #12.
 
 // Sums are a worker's side of what it holds of one key. Their zero value holds nothing. The owner is
 // filter/internal/lease/account.
@@ -48,7 +56,9 @@ type Sums struct {
 }
 
 // NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
-func (s *Sums) NewReport(worker, number uint64) Report {
+// askedBefore are units that earlier parts of the same ask ask for, 2 in #14: they are reported as held, because the
+// owner may give what these are granted. See Account.BeginReport of filter/internal/lease/account.
+func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := s.reported.Since
 	if since == 0 {
 		since = number
@@ -56,7 +66,7 @@ func (s *Sums) NewReport(worker, number uint64) Report {
 	s.doubt = true
 	s.reported = Report{
 		Worker:  worker,
-		Held:    s.held + s.given,
+		Held:    limit.AddSaturating(s.held+s.given, askedBefore),
 		Charged: s.charged,
 		Known:   s.known,
 		Since:   since,
@@ -64,6 +74,9 @@ func (s *Sums) NewReport(worker, number uint64) Report {
 	}
 	return s.reported
 }
+
+// NewestReport is the number of the newest report, 0 if there is none.
+func (s *Sums) NewestReport() uint64 { return s.reported.Number }
 
 // NoteGrant notes the answer to the newest report, which grants so many units. ok is false if it refuses the answer: a
 // later report has left since, or the answer has come before.
@@ -87,7 +100,8 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 }
 
 // The verbs by which units move. None takes more off a sum than it has: less than 0 would be reported as four billion.
-// Adding does not saturate, because what is granted or held is within a limit.
+// Adding does not saturate, because what is granted or held is within a limit. What a part asks for need not be, so
+// NewReport saturates.
 
 // AddGiven adds units that are granted, and that no request holds yet.
 func (s *Sums) AddGiven(units uint32) { s.given += units }

@@ -124,7 +124,7 @@ func TestADenialInShadowIsNoted(t *testing.T) {
 	x.Settle(3, 3)
 	x.number++
 	p := want(1)
-	p.Shadow, p.Report = true, x.NewReport(1, x.number)
+	p.Shadow, p.Report = true, x.NewReport(1, x.number, 0)
 	a := x.ask(p)
 	require.Equal(t, quota.Granted, a.Outcome)
 	g := a.Grants[0]

@@ -233,7 +233,7 @@ func (h *blockHistory) hit(a *asking, key int) {
 	}
 	if a.settles {
 		a.number++
-		parts[0].Report = a.accounts[key].NewReport(a.worker, a.number)
+		parts[0].Report = a.accounts[key].NewReport(a.worker, a.number, 0)
 	}
 	h.fails = h.r.IntN(25) == 0
 	if other := h.asking[h.r.IntN(len(h.asking))]; !h.racing && other.service != a.service && h.r.IntN(4) == 0 {

@@ -55,7 +55,7 @@ func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
 func (h *holder) report(units uint32, others ...quota.Part) quota.Grant {
 	h.number++
 	p := want(units)
-	p.Report = h.NewReport(h.worker, h.number)
+	p.Report = h.NewReport(h.worker, h.number, 0)
 	a := h.ask(append([]quota.Part{p}, others...)...)
 	if len(a.Grants) == 0 {
 		return quota.Grant{Failed: true}
@@ -121,7 +121,7 @@ func TestPartsOfOneKeyStandByTheirOwnDefinitions(t *testing.T) {
 		for i := range parts {
 			if parts[i].Definition == 1 {
 				holds.number++
-				parts[i].Report = holds.NewReport(holds.worker, holds.number)
+				parts[i].Report = holds.NewReport(holds.worker, holds.number, 0)
 			}
 		}
 		a := holds.ask(append(parts, quota.Part{Definition: 3, Cost: 2})...)
@@ -181,15 +181,15 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 }
 
 // TestADeniedPairOfAKey: what the first part was granted goes with the worker's next report, so it
-// is not lost. Workers of earlier releases ask for two rules of one counter at once.
+// is not lost.
 func TestADeniedPairOfAKey(t *testing.T) {
 	b := old(t)
 	x := b.holder(1, slots(2))
 	first, second := want(2), want(1)
-	first.Report, second.Report = x.NewReport(1, 1), x.NewReport(1, 2)
-	second.Held = 2 // what the first part may be granted
+	first.Report, second.Report = x.NewReport(1, 1, 0), x.NewReport(1, 2, 2)
 	require.Equal(t, quota.Denied, x.ask(first, second).Outcome)
 	require.True(t, x.NoteGrant(2, 0))
+	require.True(t, x.Changed())
 	require.Zero(t, b.service.metrics.unitsLost.Load())
 	x.number = 2
 	require.EqualValues(t, 2, x.report(2).Units)
@@ -220,7 +220,7 @@ func TestTooManyWorkers(t *testing.T) {
 	part := want(1)
 	part.Number = 1
 	require.Equal(t, quota.Busy, last.ask(part).Outcome)
-	require.EqualValues(t, 1, b.holder(7, slots(1000)).Sums.NewReport(7, 1).Number)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Sums.NewReport(7, 1, 0).Number)
 }
 
 // TestOperateOnWhatIsHeld: an operator sees used and held apart.

@@ -127,7 +127,7 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 		h.number++
 		p := want(1)
 		if windows[len(windows)-1].Algorithm == limit.Concurrency {
-			p.Report = h.NewReport(h.worker, h.number)
+			p.Report = h.NewReport(h.worker, h.number, 0)
 		}
 		a := h.ask(p)
 		word, wait := resultLabels[a.Outcome], int64(second)

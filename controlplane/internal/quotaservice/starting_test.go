@@ -132,7 +132,7 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	require.NoError(t, x.send(quota.Asks{Definitions: leases}))
 	require.Equal(t, quota.Granted, x.ask(quota.Part{Definition: 2, Cost: 1, Waiting: 1}).Outcome)
 	p := want(1)
-	p.Report = x.NewReport(1, 1)
+	p.Report = x.NewReport(1, 1, 0)
 	beside := quota.Part{Definition: 2, Cost: 1, Waiting: 1}
 	a := x.ask(p, beside)
 	require.Equal(t, quota.Unavailable, a.Outcome)
@@ -140,9 +140,9 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	require.False(t, a.Grants[1].Failed || a.Grants[1].Denied)
 	require.EqualValues(t, 1, a.Grants[1].Windows[0].Used, "what it got beside is taken back")
 	beside.Cost = 5
-	p.Report = x.NewReport(1, 2)
+	p.Report = x.NewReport(1, 2, 0)
 	require.True(t, x.ask(p, beside).Grants[1].Denied)
-	p.Report, p.Shadow = x.NewReport(1, 3), true
+	p.Report, p.Shadow = x.NewReport(1, 3, 0), true
 	beside.Cost = 1
 	a = x.ask(p, beside)
 	require.Equal(t, quota.Granted, a.Outcome, "a part in shadow that waits keeps no other up")

@@ -69,9 +69,6 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 // beginAsk says. It returns the parts of the ask. Those of shadow rules are last: if a counter is shared, no rule that
 // enforces is denied by the block that a trial begins. If the request has waited before, a subject may have got units
 // that do not suffice: these go back first.
-//
-// If rules that hold share a counter, their subjects have one account. An ask reports an account once, so only the
-// first of these subjects has a part. The next one is Pending again when the request is decided again, and asks then.
 func BeginAsk(v *decide.Verdict) []Part {
 	pending := 0
 	for _, s := range v.Subjects {
@@ -82,28 +79,15 @@ func BeginAsk(v *decide.Verdict) []Part {
 	parts := make([]Part, 0, pending)
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
-			if !s.IsPending() || s.Shadow != shadow {
-				continue
-			}
-			giveBackUnused(s)
-			p := s.Rule.Source.(clusterSource).beginAsk(s)
-			if p.Account == nil || !reports(parts, p.Account) {
+			if s.IsPending() && s.Shadow == shadow {
+				giveBackUnused(s)
+				p := s.Rule.Source.(clusterSource).beginAsk(s)
 				s.Cluster.AskedFor = p.Definition
 				parts = append(parts, p)
 			}
 		}
 	}
 	return parts
-}
-
-// reports reports whether one of the parts reports the account.
-func reports(parts []Part, acc *account.Account) bool {
-	for i := range parts {
-		if parts[i].Account == acc {
-			return true
-		}
-	}
-	return false
 }
 
 // GiveBackUnused has go back what the subjects of a verdict have got and not taken: the request is decided.

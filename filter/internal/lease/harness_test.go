@@ -243,16 +243,6 @@ func pair(t *testing.T, rules string) (*worker, *service) {
 	return newWorker(t, proxy, rules, 1), newService(t, func() int64 { return proxy.Clock })
 }
 
-// metric is what all rules together have counted in a metric.
-func (w *worker) metric(name string) (n uint64) {
-	w.engine.EachMetric(func(m engine.Series, count uint64) {
-		if m.Metric == name {
-			n += count
-		}
-	})
-	return n
-}
-
 func (w *worker) admitted() (n int) {
 	for _, allowed := range w.verdicts {
 		if allowed {

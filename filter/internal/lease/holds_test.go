@@ -247,3 +247,19 @@ func TestAnAllotmentIsRefunded(t *testing.T) {
 		})
 	}
 }
+
+// Two rules share two slots of a key, and two workers each ask for both at the same time. The units of an ask are
+// granted together, so one of the requests gets both, and neither keeps one from the other.
+func TestRulesOfOneCounterGetTheirUnitsTogether(t *testing.T) {
+	rules := several(2, counter+`,"algorithm":"concurrency","limits":["2"],"hold":"80s","on_unavailable":"deny"}`)
+	one, s := holdingPair(t, rules)
+	other := newHolding(t, one.proxy, rules, 2)
+	first, second := one.request("a"), other.request("a")
+	for range 3 {
+		one.serve(s, 1)
+		other.serve(s, 1)
+	}
+	require.True(t, one.verdicts[first])
+	require.Contains(t, other.verdicts, second)
+	require.False(t, other.verdicts[second])
+}

@@ -5,11 +5,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // lost is how many leased units the worker has counted as lost.
-func (w *worker) lost() (units uint64) { return w.metric("leased_units_lost") }
+func (w *worker) lost() (units uint64) {
+	w.engine.EachMetric(func(m engine.Series, count uint64) {
+		if m.Metric == "leased_units_lost" {
+			units += count
+		}
+	})
+	return units
+}
 
 // grant has the worker's newest ask be granted so many units for so long. The request that waits goes on by goOn.
 func (w *worker) grant(units uint32, validNs int64, leased bool) {

@@ -180,8 +180,6 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 	switch name {
 	case "admitted": // requests, from the beginning
 		return h.admitted()
-	case "waited": // the metric of that name, of all rules together
-		return int(h.metric("quota_waited"))
 	case "decided": // the same, with those that were denied
 		return len(h.verdicts)
 	case "waits": // whether somebody does
@@ -353,21 +351,8 @@ var holdScripts = []script{
 	{"asks of one account leave one after the other",
 		several(2, counter+`,"limits":["9/1m"],"settle":{},"match":{"headers":{"v":"#"}}}`) +
 			"," + strings.Replace(counter, "#", "all", 1) + `,"limits":["9/1m"],"settle":{}}`, `
-		b a:0 a:1 serve -> admitted=1 asked=1
-		serve -> admitted=1 asked=1 held=2
-		serve -> admitted=1 asked=1 held=3
-		serve -> admitted=3 asked=1 held=5 waited=5`},
-	{"a request of two rules of a counter asks for one after the other, and keeps what it has got",
-		several(2, counter+`,`+slots4+`,"on_unavailable":"deny"}`), `
-		a serve -> decided=0 asked=1 held=1 waited=2
-		serve -> admitted=1 asked=1 held=2 waited=2
-		end:1 go -> held=0
-		a serve leave:2 go -> held=0 decided=1`},
-	{"the first of two rules of a counter takes none of the time of the second",
-		several(2, counter+`,`+slots4+`,"on_unavailable":"allow"}`), `
-		a +45ms tick +45ms serve tick -> waits=1 held=1
-		+10ms tick -> decided=1 admitted=1 silent=0 waits=0
-		go -> held=1`},
+		b a:0 a:1 2*serve -> admitted=2 asked=2
+		serve -> admitted=3 asked=1 held=5`},
 	{"requests that have not gone on are held", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
 		100*a go -> admitted=65
 		end:1 serve -> held=99 admitted=100`},

@@ -55,15 +55,15 @@ func ExampleView_Note() {
 		return offer.Units
 	}
 
-	granted := note(worker.NewReport(1, 7), 2)
+	granted := note(worker.NewReport(1, 7, 0), 2)
 	worker.NoteGrant(7, granted)
 	worker.Hold(granted)
 	worker.Settle(2, 5)
-	worker.NewReport(1, 8) // it is lost
-	report := worker.NewReport(1, 9)
+	worker.NewReport(1, 8, 0) // it is lost
+	report := worker.NewReport(1, 9, 0)
 	note(report, 0) // the answer is lost
 	note(report, 0) // it comes once more
-	granted = note(worker.NewReport(1, 10), 1)
+	granted = note(worker.NewReport(1, 10, 0), 1)
 	fmt.Println("a late answer to #9:", worker.NoteGrant(9, 1))
 	fmt.Println("the answer to #10:", worker.NoteGrant(10, granted))
 	worker.Hold(granted)

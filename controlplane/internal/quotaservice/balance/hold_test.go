@@ -162,9 +162,8 @@ func TestReportsSaturate(t *testing.T) {
 	}
 	var a quota.Sums
 	a.Hold(1)
-	a.NewReport(1, 1)
-	a.NoteGrant(1, saturated)
-	a.Unhold(1)
+	require.Equal(t, uint32(saturated), a.NewReport(1, 1, saturated).Held)
+	a.NoteGrant(1, 1)
 	require.True(t, a.Changed())
 }
 
@@ -266,7 +265,7 @@ func TestWhatIsReportedTwiceCountsOnce(t *testing.T) {
 		var worker quota.Sums
 		worker.Settle(0, 1)
 		report := func(number uint64) {
-			_, _, err := v.Note(&quota.Part{Report: worker.NewReport(1, number)})
+			_, _, err := v.Note(&quota.Part{Report: worker.NewReport(1, number, 0)})
 			require.NoError(t, err)
 		}
 		report(7)

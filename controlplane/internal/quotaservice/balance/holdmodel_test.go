@@ -128,7 +128,7 @@ func (h *holdModel) loseState() {
 	h.charged = 0 // but for what no worker knows to be counted
 	for _, w := range h.workers {
 		sums := w.Sums // a copy: this report is not sent
-		report := sums.NewReport(w.id, h.number)
+		report := sums.NewReport(w.id, h.number, 0)
 		h.charged += report.Charged - report.Known
 		w.notedNs = h.record.NowNs - h.holdNs()
 		w.sentNs, w.cutNs = 0, 0
@@ -195,7 +195,7 @@ func (h *holdModel) tick(w *modelWorker) {
 
 func (h *holdModel) send(w *modelWorker, p quota.Part) {
 	h.number++
-	p.Report = w.NewReport(w.id, h.number)
+	p.Report = w.NewReport(w.id, h.number, 0)
 	w.sentNs = h.record.NowNs
 	lost := h.r.IntN(6) == 0 && h.record.NowNs-w.notedNs < h.holdNs()/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {

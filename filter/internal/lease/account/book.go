@@ -121,12 +121,12 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 //	a request that has got units, or holds some  the sums are not Idle
 //	an ask that was sent                         nor are they, until a report has its answer
 //	a request whose hold has lapsed              lapsed
+//	an ask that is queued                        claims
 //	Due                                          isListed
-//	an ask that is queued                        usedNs: one of its requests has called Open within the timeout
 //
 // An ask that is late may have an account that is forgotten. Its report has ended, so its result gives no units.
 func (acc *Account) isInUse() bool {
-	return !acc.sums.Idle() || acc.lapsed > 0 || acc.isListed
+	return !acc.sums.Idle() || acc.lapsed > 0 || acc.claims > 0 || acc.isListed
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and

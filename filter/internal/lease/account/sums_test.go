@@ -15,14 +15,19 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
 	acc := b.Open(d, [16]byte{'a'}, 0)
-	var report quota.Report
+	var report quota.Part
 	for _, step := range []struct {
 		name        string
 		do          func()
 		given, held uint32
 		listed      bool
 	}{
-		{"BeginReport", func() { report = acc.BeginReport(0) }, 0, 0, false},
+		{"beginAsk", acc.Claim, 0, 0, false},
+		{"BeginReport", func() {
+			report.Waiting = 1
+			acc.BeginReport(&report, 0)
+			acc.Unclaim()
+		}, 0, 0, false},
 		{"EndReport", func() {
 			require.True(t, acc.EndReport(1, &quota.Grant{Noted: true, Units: 1}, 0))
 		}, 1, 0, true},
@@ -31,7 +36,10 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
 		{"BeginReport", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
-			report = acc.BeginReport(0)
+			report.Waiting = 0
+			acc.Claim()
+			acc.BeginReport(&report, 0)
+			acc.Unclaim()
 		}, 0, 0, false},
 	} {
 		step.do()

@@ -5,15 +5,13 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no request waits for
-// a queued one, askForNobody has made it: it is a refill or a probe. If no request waits for a sent one, it may also
-// only report an account, which is never queued, or all its requests may have left. It is treated alike then: it is not
-// sent again.
+// a queued one, askForNobody has made it: it is a refill, a report or a probe. If no request waits for a sent one, all
+// may also have left. It is treated alike then: it is not sent again.
 //
 // It has a part for each key of which units are needed, for all requests that have joined it. For example, two requests
 // join a refill of key k:
@@ -30,7 +28,8 @@ import (
 //	Waiting           is of all requests
 //	Ahead, Uncharged  are of what has made the ask. The Uncharged of another is dropped, and a later ask tells it: see
 //	                  lease/silence.go
-//	Shadow, NoBlock   are of the rule and the key, so each request has the same
+//	Shadow, NoBlock   are of the rule and the key, so each request has the same. A report has none: the first request
+//	                  says them
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -72,8 +71,9 @@ func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 func (a *ask) add(parts []lease.Part) {
 	for i := range a.parts {
 		p, other := &a.parts[i].Wire, &parts[i].Wire
-		if len(a.waiters) == 0 { // it is of the first request
+		if len(a.waiters) == 0 { // they are of its first request
 			p.Cost = other.Cost
+			p.Shadow, p.NoBlock = other.Shadow, other.NoBlock
 		}
 		p.Waiting = limit.AddSaturating(p.Waiting, other.Waiting)
 	}
@@ -158,8 +158,8 @@ func (as *askList) join(req *Waiter, parts []lease.Part) {
 	req.waitFor(a)
 }
 
-// askForNobody queues an ask for which no request waits: a refill or a probe. If one for the same units is queued, that
-// stays. A new one goes before all others: its key is in use, and first requests of other keys must not
+// askForNobody queues an ask for which no request waits: a refill, a report or a probe. If one for the same units is
+// queued, that stays. A new one goes before all others: its key is in use, and first requests of other keys must not
 // delay it.
 func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
@@ -181,11 +181,16 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	return a, true
 }
 
-// enqueue queues an ask.
+// enqueue queues an ask. As long as it is queued, it claims the accounts that it will report.
 func (as *askList) enqueue(a *ask) {
 	a.state = queued
 	as.queue = append(as.queue, a)
 	as.queuedFor[a.want] = a
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			acc.Claim()
+		}
+	}
 }
 
 // unqueue undoes enqueue: the ask leaves with a message, or is over.
@@ -193,21 +198,17 @@ func (as *askList) unqueue(a *ask, then askState) {
 	a.state = then
 	as.queue = without(as.queue, a)
 	delete(as.queuedFor, a.want)
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			acc.Unclaim()
+		}
+	}
 }
 
-// newReport returns an ask that only reports an account. It is never queued.
-func (as *askList) newReport(acc *account.Account) *ask {
-	parts := []lease.Part{lease.ReportPart(acc)}
-	as.built = appendWant(as.built[:0], parts)
-	return &ask{want: string(as.built), parts: parts, state: flying}
-}
-
-// fly has asks fly, which leave with a message: queued ones, and reports.
+// fly has queued asks fly, which leave with a message.
 func (as *askList) fly(asks []*ask) {
 	for _, a := range asks {
-		if a.state == queued {
-			as.unqueue(a, flying)
-		}
+		as.unqueue(a, flying)
 		as.sent = append(as.sent, a)
 		as.flyingFor[a.want] = a
 	}
@@ -321,7 +322,7 @@ func (a *ask) listAccounts() {
 	}
 }
 
-// isReport reports whether the ask only reports by now: no request waits for it, or none any more.
+// isReport reports whether the ask is only for a report by now: no request waits for it, or none any more.
 func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
 
 // mustWaitToReport reports whether the ask must wait, because a report of one of its accounts is under way.

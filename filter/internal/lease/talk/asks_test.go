@@ -83,14 +83,44 @@ func TestALateAskReportsAgain(t *testing.T) {
 	book := account.NewBook()
 	acc := book.Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
 	as := newAskList()
-	a := as.newReport(acc)
-	a.parts[0].Wire.Report = acc.BeginReport(0)
-	as.fly([]*ask{a})
+	as.askForNobody([]lease.Part{lease.ReportPart(acc)})
+	acc.BeginReport(&as.queue[0].parts[0].Wire, 0)
+	as.sendAll(1, 0)
 	as.makeLate(99, 100)
 	require.True(t, acc.IsUnderWay())
 	as.makeLate(100, 100)
 	require.False(t, acc.IsUnderWay())
 	require.True(t, book.HasListed())
+}
+
+// A report says nothing of the rule, and each request that joins it does: here one of a rule in shadow mode, whose
+// counter another rule enforces. So says the ask again that is queued after the end of a stream.
+func TestARequestThatJoinsAReportSaysItsRule(t *testing.T) {
+	windows := []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 1}}
+	acc := account.NewBook().Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
+	report := func() []lease.Part { return []lease.Part{lease.ReportPart(acc)} }
+	request := func() []lease.Part {
+		parts := report()
+		wire := &parts[0].Wire
+		wire.Cost, wire.Waiting = 1, 1
+		wire.Shadow, wire.NoBlock = true, true
+		return parts
+	}
+	joined := newAskList()
+	joined.askForNobody(report())
+	joined.join(&Waiter{}, request())
+	requeued := newAskList()
+	requeued.join(&Waiter{}, request())
+	requeued.sendAll(1, 0)
+	requeued.askForNobody(report())
+	requeued.streamEnded()
+	for what, as := range map[string]*askList{"joined": &joined, "queued again": &requeued} {
+		require.Len(t, as.queue, 1, what)
+		wire := &as.queue[0].parts[0].Wire
+		require.EqualValues(t, 1, wire.Waiting, what)
+		require.True(t, wire.Shadow, what)
+		require.True(t, wire.NoBlock, what)
+	}
 }
 
 // After the end of a stream, requests of the ask that was sent wait before those of the queued one. The ask says again
@@ -163,4 +193,21 @@ func TestResultsFindTheirAsks(t *testing.T) {
 	}
 	require.Empty(t, as.sent)
 	require.Empty(t, as.flyingFor)
+}
+
+// An ask may wait for a stream for long. Its account is not forgotten meanwhile, so a request of another rule that
+// shares the counter uses the same one, and the ask waits for its reports.
+func TestAnAskKeepsItsAccount(t *testing.T) {
+	const later = 100_000_000_000
+	book, windows := account.NewBook(), []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: later}}
+	own, other := &quota.Definition{ID: 1, Windows: windows}, &quota.Definition{ID: 2, Windows: windows}
+	as := newAskList()
+	as.askForNobody([]lease.Part{lease.ReportPart(book.Open(own, [16]byte{'k'}, 0))})
+	book.Sweep(later, 0)
+	require.False(t, book.IsEmpty())
+	require.False(t, as.queue[0].mustWaitToReport())
+	acc := book.Open(other, [16]byte{'k'}, later)
+	acc.Claim()
+	acc.BeginReport(&quota.Part{}, later)
+	require.True(t, as.queue[0].mustWaitToReport())
 }

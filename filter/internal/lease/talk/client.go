@@ -80,7 +80,7 @@ type Client struct {
 
 	// Memory:
 	packed     []*ask             // for pack
-	due        []*account.Account // to be reported: for Flush
+	due        []*account.Account // for queueReports
 	verdicts   []*decide.Verdict  // for takeGrants
 	outMessage quota.Asks
 	inMessage  quota.Results

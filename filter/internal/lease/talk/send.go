@@ -3,6 +3,7 @@ package talk
 import (
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -11,11 +12,10 @@ import (
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
 	if c.serviceOwes() || !c.stream.isOpen() && now < c.stream.reopenNs {
-		return
+		return // before queueReports: what cannot be sent yet stays on the Book's list, where it may change
 	}
-	c.due = c.worker.Book.Due(c.due[:0], c.roomForReports(), now)
-	if len(c.asks.queue)+len(c.due)+c.worker.Returns.Count() == 0 || !c.ensureOpen(now) {
-		c.listAgain(0)
+	c.queueReports(now)
+	if len(c.asks.queue)+c.worker.Returns.Count() == 0 || !c.ensureOpen(now) {
 		return
 	}
 	c.pack(now)
@@ -37,16 +37,22 @@ func (c *Client) queueRefills() {
 	}
 }
 
-// listAgain has the accounts of Client.due reported later, from that one on: they have not been.
-func (c *Client) listAgain(from int) {
-	for _, acc := range c.due[from:] {
-		acc.Enlist()
+// queueReports queues an ask for no units for each account that must be reported, unless a queued ask has claimed it,
+// whatever that asks for. Else the queued ask would wait for the answer to this report, and for that to the next one,
+// as long as the account changes in each round trip.
+func (c *Client) queueReports(now int64) {
+	book := c.worker.Book
+	if !book.HasListed() {
+		return
+	}
+	c.due = book.Due(c.due[:0], c.roomForReports(), now)
+	for _, acc := range c.due {
+		c.asks.askForNobody([]lease.Part{lease.ReportPart(acc)})
 	}
 }
 
-// A message to the service has at most 64 KiB. Some of it is kept for returns and reports. First come the asks of
-// requests, and refills before them, as they are queued. A report follows of each other account that is due: so no
-// report of an account delays the request that asks for its units. Looks are last; a probe is one.
+// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are queued, but for
+// looks, which go in last; a probe is one.
 
 // What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.
@@ -60,19 +66,21 @@ const (
 	mostAsks  = roomBytes / partBytes // of one part each
 )
 
-// roomForReports is how many reports may be sent. Those that are under way fill with them what requests leave of a
-// message, and at least half of it. Flush sends the next message after the answer to the last one. So a worker whose
-// account.Book is full has reported all of it after 129 messages. In round trips of 15 ms these take 2 s: by then a
-// store that is starting begins to grant, and has all reports.
+// roomForReports is how many more reports may be queued or under way. Reports fill what
+// requests leave of a message, and at least half of it. Flush sends the next message after the answer
+// to the last one. So a worker with a full account.Book needs 129 messages: 65536 accounts, 510 asks in each.
+// In round trips of 15 ms these take 2 s: by then a store that is starting begins to grant, and has all reports.
 func (c *Client) roomForReports() int {
-	reports, others := 0, len(c.asks.queue)
-	for _, a := range c.asks.sent {
-		switch {
-		case a.state == late: // its reports have ended, and are made again
-		case a.isReport():
-			reports++
-		default:
-			others++
+	reports, others := 0, 0
+	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent} {
+		for _, a := range list {
+			switch {
+			case a.state == late: // its reports have ended, and are made again
+			case a.isReport():
+				reports++
+			default:
+				others++
+			}
 		}
 	}
 	ofMessage := max(mostAsks/2, mostAsks-others)
@@ -85,49 +93,24 @@ func (c *Client) pack(now int64) {
 	m, rets := &c.outMessage, &c.worker.Returns
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	room := roomBytes - returnBytes*rets.Count()
-	ofReports := min(len(c.due)*partBytes, roomBytes/2)
-	room = c.packQueued(false, room-ofReports, now) + ofReports
-	room = c.packReports(room, now)
-	c.packQueued(true, room, now)
+	for _, looks := range [2]bool{false, true} { // looks do not delay requests that are to be decided
+		for _, a := range c.asks.queue {
+			if looks != a.isLook() {
+				continue
+			}
+			n := c.mostBytes(a)
+			if c.askMustWait(a, n, room) {
+				continue
+			}
+			room -= n
+			c.stampAndPack(a, now)
+			c.packed = append(c.packed, a)
+		}
+	}
 	c.asks.fly(c.packed)
 	clear(c.packed)
 	c.packed = c.packed[:0]
 	m.Returns = rets.AppendTo(m.Returns)
-}
-
-// packQueued packs queued asks, either the looks or the others, and returns how much room is left.
-func (c *Client) packQueued(looks bool, room int, now int64) (left int) {
-	for _, a := range c.asks.queue {
-		if a.isLook() != looks {
-			continue
-		}
-		n := c.mostBytes(a)
-		if c.askMustWait(a, n, room) {
-			continue
-		}
-		room -= n
-		c.stampAndPack(a, now)
-	}
-	return room
-}
-
-// packReports packs a report of each account that is due, unless an ask in the message reports it already, and returns
-// how much room is left.
-func (c *Client) packReports(room int, now int64) (left int) {
-	for i, acc := range c.due {
-		if acc.IsUnderWay() {
-			continue
-		}
-		a := c.asks.newReport(acc)
-		n := c.mostBytes(a)
-		if n > room {
-			c.listAgain(i)
-			break
-		}
-		room -= n
-		c.stampAndPack(a, now)
-	}
-	return room
 }
 
 // askMustWait reports whether a queued ask that takes n bytes must wait for a later message.
@@ -143,7 +126,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 }
 
 // stampAndPack gives the ask its number, instant and reports, and puts it into the message with the definitions
-// that the stream has not had. It flies once the message is full.
+// that the stream has not had.
 func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
@@ -155,12 +138,11 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.Account != nil {
-			p.Wire.Report = p.Account.BeginReport(now) // an ask behind this one, for the same account, waits from now on
+			p.Account.BeginReport(&p.Wire, now) // an ask behind this one, for the same account, waits from now on
 		}
 		c.define(p.Definition)
 		message.Parts = append(message.Parts, p.Wire)
 	}
-	c.packed = append(c.packed, a)
 }
 
 // mostBytes is how much of a message the ask takes at most. If the stream has had almost as many definitions as the

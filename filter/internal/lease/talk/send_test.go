@@ -71,65 +71,11 @@ func TestLateReportsTakeNoRoom(t *testing.T) {
 	book := account.NewBook()
 	for i := range mostAsks {
 		d := &quota.Definition{ID: uint32(i), Windows: windows}
-		c.packed = append(c.packed, c.asks.newReport(book.Open(d, [16]byte{byte(i), byte(i >> 8)}, 0)))
+		c.asks.askForNobody([]lease.Part{lease.ReportPart(book.Open(d, [16]byte{byte(i), byte(i >> 8)}, 0))})
 	}
-	require.Equal(t, mostAsks, c.roomForReports())
-	c.asks.fly(c.packed)
+	require.Zero(t, c.roomForReports())
+	c.asks.fly(slices.Clone(c.asks.queue))
 	require.Zero(t, c.roomForReports())
 	c.asks.makeLate(100, 100)
 	require.Equal(t, mostAsks, c.roomForReports())
-}
-
-// withReports returns a client that has to report so many accounts of 3 units, by the next message.
-func withReports(accounts int) *Client {
-	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 1}}}
-	c := &Client{
-		worker: &lease.Worker{Book: account.NewBook()}, asks: newAskList(),
-		stream: stream{phase: greeted, defined: map[uint32]bool{0: true}},
-	}
-	for i := range accounts {
-		acc := c.worker.Book.Open(d, [16]byte{byte(i), byte(i >> 8)}, 0)
-		acc.Hold(3)
-		c.due = append(c.due, acc)
-	}
-	return c
-}
-
-// A request asks for units of an account that must be reported. Its ask does, so no report goes before it.
-func TestAReportDelaysNoRequestOfItsAccount(t *testing.T) {
-	c := withReports(2)
-	part := lease.ReportPart(c.due[1])
-	part.Wire.Cost, part.Wire.Waiting = 1, 1
-	c.asks.join(&Waiter{}, []lease.Part{part})
-	c.pack(0)
-	require.Len(t, c.outMessage.Asks, 2)
-	for i, of := range []struct{ cost, account uint32 }{{1, 1}, {0, 0}} {
-		p := c.outMessage.Asks[i].Parts[0]
-		report := p.Report
-		require.Equal(t, of.cost, p.Cost)
-		require.Equal(t, c.due[of.account].Key, p.Key)
-		require.EqualValues(t, 3, report.Held)
-	}
-}
-
-// More requests and more reports are to be sent than have room in a message. Reports get half of it, and the others are
-// due again.
-func TestReportsHaveHalfOfAMessage(t *testing.T) {
-	c := withReports(mostAsks)
-	for i := range mostAsks {
-		d := &quota.Definition{ID: uint32(i)}
-		c.stream.defined[d.ID] = true
-		c.asks.join(&Waiter{}, []lease.Part{{Definition: d, Wire: quota.Part{Definition: d.ID, Cost: 1, Waiting: 1}}})
-	}
-	c.pack(0)
-	reports := 0
-	for _, a := range c.outMessage.Asks {
-		if report := a.Parts[0].Report; report.Number > 0 {
-			reports++
-		}
-	}
-	require.Equal(t, mostAsks/2, reports)
-	require.Equal(t, mostAsks-reports, len(c.outMessage.Asks)-reports)
-	require.Len(t, c.asks.queue, reports)
-	require.Len(t, c.worker.Book.Due(nil, mostAsks, 0), mostAsks-reports)
 }
