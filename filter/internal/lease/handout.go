@@ -54,7 +54,7 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 type handout struct {
 	part     *Part             // for which it was granted
 	grant    *quota.Grant      // as it came
-	isUsable bool              // false: the service cannot reach the key, or has not heard the report. It gives nothing
+	isUsable bool              // false: the service cannot reach the key, or the report has no answer. It gives nothing
 	cameNs   int64             // when it came
 	isLate   bool              // see Trip
 	rest     leased.GrantUnits // what nobody has got yet

@@ -174,19 +174,19 @@ func (hs *Holders) findOrAdd(worker uint64) (*Holder, error) {
 	return &(*hs)[len(*hs)-1], nil
 }
 
-// dropEmpty drops the oldest holder of nothing, and reports whether there was one.
+// dropEmpty drops the holder of nothing that ends first, and reports whether there was one.
 func (hs *Holders) dropEmpty() bool {
-	oldest := -1
+	first := -1
 	for i := range *hs {
 		h := &(*hs)[i]
-		if h.Held == 0 && (oldest < 0 || h.NotedNs < (*hs)[oldest].NotedNs) {
-			oldest = i
+		if h.Held == 0 && (first < 0 || h.endNs() < (*hs)[first].endNs()) {
+			first = i
 		}
 	}
-	if oldest < 0 {
+	if first < 0 {
 		return false
 	}
-	*hs = slices.Delete(*hs, oldest, oldest+1)
+	*hs = slices.Delete(*hs, first, first+1)
 	return true
 }
 

@@ -275,22 +275,26 @@ func TestWhatIsReportedTwiceCountsOnce(t *testing.T) {
 	}
 }
 
-// TestAHolderOfNothingMakesRoom: the oldest of them, for the worker that would be one too many.
+// TestAHolderOfNothingMakesRoom: the one of them that ends first, for the worker that would be one too many. One that
+// has charged something ends later.
 func TestAHolderOfNothingMakesRoom(t *testing.T) {
 	var hs Holders
 	for worker := range uint64(MaxHolders) {
 		h, err := hs.findOrAdd(worker)
 		require.NoError(t, err)
-		h.Held, h.NotedNs = 1, base+int64(worker)
+		h.Held = 1
+		h.NotedNs, h.HoldNs = base+int64(worker), 10*minute
 	}
 	_, err := hs.findOrAdd(MaxHolders)
 	require.ErrorIs(t, err, ErrHolders)
 	hs.find(8).Held, hs.find(5).Held = 0, 0
+	hs.find(3).Held, hs.find(3).Charged = 0, 1
 	_, err = hs.findOrAdd(MaxHolders)
 	require.NoError(t, err)
 	require.Len(t, hs, MaxHolders)
 	require.Nil(t, hs.find(5))
 	require.NotNil(t, hs.find(8))
+	require.NotNil(t, hs.find(3))
 }
 
 // TestASilentWorkerIsChargedInTheKeysOwnWindow: the window of a key with jitter ends later than the policy's, as a

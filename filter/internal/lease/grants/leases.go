@@ -1,7 +1,8 @@
 // Package grants keeps units of the quota service's grants in the leases of keys, and has those go back that nobody
 // takes. It knows neither requests nor limits: package lease says which units are put where, and takes them.
 //
-// Its invariant: units that a worker has put into a lease are spent, go back once, or are counted as lost.
+// Its invariant: units that a worker has put into a lease are spent, go back once, or are counted as lost. Those that
+// no worker watches any more are lost without being counted: see Returns and At.WatchAgain.
 //
 //	leases.go   Leases   the leases of a rule: of each key what its proxy may spend
 //	            At       where the lease of one key lies

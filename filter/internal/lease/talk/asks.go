@@ -122,7 +122,7 @@ func without[T comparable](list []T, one T) []T {
 // What becomes of its requests, and of the accounts that it reports:
 //
 //	by            when                                      its requests             its accounts
-//	finish        it has a result                           go on                    have it, or are reported later
+//	finish        it has a result                           go on                    have theirs, or are reported later
 //	leave         its last request leaves it in the queue   -                        are reported by others
 //	takeQueued    an ask that was sent has its requests     wait for that one        are reported by others
 //	askAgain      the stream has ended, or the service      wait for it, queued      are reported by it, or later if
