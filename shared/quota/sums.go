@@ -31,7 +31,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	                                       one ask, of two parts for the key:
 //	NewReport      doubt                   #13 held 0 charged 1, asks for 2 ->   #13 held 2 charged 1: counts 1 - 1
 //	NewReport, 2   doubt                   #14 held 2 charged 1, asks for 1 ->   #14 held 3 charged 1
-//	NoteGrant, 1   stored 3, known 1   <-  granted 2, and 1: the answer to #14 alone is noted
+//	NoteGrant, 1   noted 3, known 1    <-  granted 2, and 1: the answer to #14 alone is noted
 //	AddGiven 2, 1  given 3
 //
 // #13 and #14 belong to one ask. When #14 is made, #13 has not been answered. Its 2 units may be granted, and #14 is

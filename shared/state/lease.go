@@ -130,6 +130,9 @@ func (l *LeaseTable) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 // monotonic clock has started anew since.
 func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+quota.MaxLeaseNs }
 
+// KeepTime has Write leave the time of the record as it is: what changes the lease is no use of it.
+func (e *LeaseEntry) KeepTime() { e.NowNs = e.WrittenNs }
+
 // Put adds units of a grant to the lease, and counts those that are stranded as Replaced. Write counts anew only for a
 // new record, which has none. It is not ok if there is no place for the grant.
 func (e *LeaseEntry) Put(added leased.GrantUnits) (ok bool) {

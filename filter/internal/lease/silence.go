@@ -30,6 +30,12 @@ import (
 //	The answer has Failed: the service cannot  The units stay Uncharged. The next ask tells them.
 //	reach the key.
 //	The answer cannot be written.              The next ask tells them again, and the service charges them twice.
+//	It is late, and Failed, while the next     A third ask tells them, too: the service charges them twice.
+//	ask tells the units.
+//	It is under way while a request that was   The service charges the units all the same.
+//	admitted alone is refunded.
+//	The service answers Busy, for another      They stay Uncharged, though it may have charged them.
+//	part of the ask.
 //	The record is lost. For a new one in a     The service never hears of the units.
 //	full page, state takes a record with
 //	units Uncharged last.

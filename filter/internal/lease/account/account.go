@@ -8,7 +8,7 @@
 // The verbs of an account. One that changes what the store should know enlists the account for a report:
 //
 //	                  given  held  charged  enlists it
-//	EndReport            +2                 no: the store counted the units as held when it granted them
+//	EndReport            +2                 for what has changed since: the store knew of the 2 when it granted them
 //	HoldGiven(2)         -2    +2           no: a report says given and held in one number
 //	UnholdGiven(2)       +2    -2           no, for the same reason
 //	DropGiven(2)         -2                 yes

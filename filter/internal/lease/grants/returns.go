@@ -183,6 +183,7 @@ func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
 			wg.visitNs = min(leaveNs, rets.latestVisitNs(now))
 		default:
 			e.TakeOut(wg.grant)
+			e.KeepTime() // other grants of the lease stay idle
 			return true
 		}
 		return false

@@ -126,6 +126,16 @@ func TestUnitsGoBackOnceTheyAreIdle(t *testing.T) {
 	require.Zero(t, w.returns.IdleNs(), "nothing is left to visit")
 }
 
+// A lease has units of two grants. Those of the first leave it, which is no use of the others.
+func TestUnitsOfTwoGrantsGoBackTogether(t *testing.T) {
+	w := newWorker(t, hosttest.New())
+	first, next := grantOf(5), grantOf(5)
+	next.Number = 2
+	w.put(first, 4)
+	w.put(next, 3)
+	require.Equal(t, []quota.Return{{Grant: 1, Units: 4}, {Grant: 2, Units: 3}}, w.after(idleNs+second))
+}
+
 // Two workers of a proxy share the lease. Each returns the units of its own grant, on its own stream.
 func TestEachWorkerReturnsItsOwnUnits(t *testing.T) {
 	proxy := hosttest.New()

@@ -117,7 +117,7 @@ func without[T comparable](list []T, one T) []T {
 //	late    It has had no result for the timeout, but something else has come since, or noteTick has given the service
 //	        more time: else noteSilence has ended the stream. No request waits for it, because the time of all is over.
 //	        The same units may be asked for again. A result counts for lateNs, and decides nobody: its units go into the
-//	        lease, and what else it says is old.
+//	        lease. What else it says is old, and counts only if nothing is known of the key.
 //
 // What becomes of its requests, and of the accounts that it reports:
 //
