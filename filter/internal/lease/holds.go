@@ -46,15 +46,15 @@ func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	if c.Allotment.Decides(s.Cost, c.MonotonicNs) {
 		return byAllotment(s)
 	}
+	if src.isFree(s) { // so the rule has no block, and no account need be looked up
+		return atNoCost(s)
+	}
 	acc := src.findAccount(s)
 	if src.blocks && acc != nil {
 		if block, blocked := acc.RecallBlock(c.MonotonicNs); blocked {
 			c.Standings = block.Standings
 			return deniedFor(s, block.WaitNs(c.MonotonicNs), decide.Blocked)
 		}
-	}
-	if src.isFree(s) {
-		return atNoCost(s)
 	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
 		return src.alone(s, why)
