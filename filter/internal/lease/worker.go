@@ -183,8 +183,12 @@ func (w *Worker) DecideLike(from *Worker) {
 	w.Service = Service{TimeoutNs: from.Service.TimeoutNs, Silent: from.Service.Silent}
 }
 
-// CollectIdle has units go back that nobody takes any more.
-func (w *Worker) CollectIdle(now int64) { w.Returns.CollectIdle(w.clock.Now(), now) }
+// CollectIdle has units go back that nobody takes any more. It is called at each tick.
+func (w *Worker) CollectIdle(now int64) {
+	if w.Returns.AreDue(now) {
+		w.Returns.CollectIdle(w.clock.Now(), now)
+	}
+}
 
 // HasNews reports whether the sources have left something to send. They leave nothing that goes back.
 func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.Book.HasListed() }

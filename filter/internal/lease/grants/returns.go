@@ -142,11 +142,11 @@ func (rets *Returns) latestVisitNs(now int64) int64 {
 	return now + maxVisitNs
 }
 
+// AreDue reports whether CollectIdle has a grant to visit.
+func (rets *Returns) AreDue(now int64) bool { return len(rets.watched) > 0 && now >= rets.nextVisitNs }
+
 // CollectIdle has units go back that nobody takes any more, of at most maxReturns grants.
 func (rets *Returns) CollectIdle(wallNs, now int64) {
-	if len(rets.watched) == 0 || now < rets.nextVisitNs {
-		return
-	}
 	mostDue := len(rets.due) + maxReturns
 	rets.nextVisitNs = math.MaxInt64
 	stay := 0 // how many, at the front of the list

@@ -68,7 +68,9 @@ func (w *worker) change(changed func(e *state.LeaseEntry) bool) {
 func (w *worker) after(passNs int64) []quota.Return {
 	for range passNs / (second / 10) {
 		w.proxy.Clock += second / 10
-		w.returns.CollectIdle(w.proxy.Now(), w.proxy.Now())
+		if w.returns.AreDue(w.proxy.Now()) {
+			w.returns.CollectIdle(w.proxy.Now(), w.proxy.Now())
+		}
 	}
 	leave := w.returns.AppendTo(nil)
 	w.returns.Sent(len(leave))
@@ -143,6 +145,7 @@ func TestEachWorkerReturnsItsOwnUnits(t *testing.T) {
 	other.returns.StreamOpened(6)
 	one.put(grantOf(5), 4)
 	other.put(grantOf(6), 3)
+	one.change(func(e *state.LeaseEntry) bool { return e.Left(e.NowNs) == 4+3 })
 	require.Equal(t, []quota.Return{{Grant: 1, Units: 4}}, one.after(2*idleNs))
 	require.Equal(t, []quota.Return{{Grant: 1, Units: 3}}, other.after(2*idleNs))
 	require.Zero(t, one.lost+other.lost)
