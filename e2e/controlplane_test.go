@@ -111,11 +111,12 @@ func (c *controlPlane) proxy(t *testing.T, d driver, o proxyOptions) *proxy {
 func (c *controlPlane) push(t *testing.T, policy string) {
 	res, err := http.Post(c.url()+"/v1/policies?file=policy.yaml", "application/yaml", strings.NewReader(policy))
 	require.NoError(t, err)
-	var stored struct{ Number uint64 }
+	var stored struct{ Revision uint64 }
 	require.NoError(t, json.NewDecoder(res.Body).Decode(&stored))
 	res.Body.Close()
 	require.Less(t, res.StatusCode, 300)
-	body(t, fmt.Sprintf("%s/v1/revisions/%d/wait?timeout=30s", c.url(), stored.Number))
+	waited := body(t, fmt.Sprintf("%s/v1/revisions/%d/wait?timeout=30s", c.url(), stored.Revision))
+	require.True(t, strings.HasSuffix(waited, "{\"done\":true}\n"), waited)
 }
 
 // A proxy that refuses a revision keeps the old policy. status reports the NACK and
