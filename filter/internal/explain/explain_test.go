@@ -190,7 +190,8 @@ func TestExplainKeys(t *testing.T) {
 		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},
 			"limits":["50/1h"]},
 		{"name":"free","match":{"methods":["POST"]},"cost":[
-			{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},{"cost":5}],"limits":["50/1h"]}`)
+			{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},{"cost":5}],"limits":["50/1h"]},
+		{"name":"near","cost":[{"match":{"client_ips":["10.0.0.0/8"]},"cost":2},{"cost":9}],"limits":["50/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	require.False(t, e.Decide().Allowed)
 	r := described(p)
@@ -224,6 +225,7 @@ func TestExplainKeys(t *testing.T) {
 	}
 	require.EqualValues(t, 7, *x.Rules[7].Cost, "the least, of a rule for other requests")
 	require.EqualValues(t, 1, *x.Rules[8].Cost, "requests that cost nothing are never denied")
+	require.EqualValues(t, 2, *x.Rules[9].Cost, "the least, of an address that is not described")
 	r.Method = "POST"
 	require.EqualValues(t, 7, *explain(t, e, p, r).Rules[7].Cost, "the least, of a body whose length is not described")
 	r.Headers["content-length"] = []string{"16"}

@@ -76,7 +76,7 @@ func (x *explainer) addKey(out *result.ExplainedRule, p *policy.Rule) {
 	if out.NoKey != "" {
 		return
 	}
-	if out.Cost == nil || out.BodyAssumed != "" {
+	if out.Cost == nil || out.BodyAssumed != "" || len(x.openCost(p)) > 0 {
 		least := max(p.LeastCost(), 1)
 		out.Cost = &least
 	}
