@@ -23,8 +23,8 @@ var ErrStore = errors.New("the counters could not be read or written")
 
 // Source counts in the records of a table.
 type Source struct {
-	Table   *state.Table
-	ofRule  []limit.Window // Finder.OfAll, also if keys count by a share: then a floor pays a debt back sooner
+	table   *state.Table
+	ofRule  []limit.Window // Finder.OfAll, also where a share counts: a floor then pays a debt by whole limits
 	onFull  policy.OnFull
 	holds   bool
 	scratch *state.Scratch
@@ -33,7 +33,7 @@ type Source struct {
 // New returns the source of a rule, over the table of its counter. Sources may share a scratch.
 func New(r *decide.Rule, table *state.Table, scratch *state.Scratch) *Source {
 	return &Source{
-		Table: table, ofRule: r.Finder.OfAll, onFull: r.Policy.OnFull, holds: r.Policy.Holds(), scratch: scratch,
+		table: table, ofRule: r.Finder.OfAll, onFull: r.Policy.OnFull, holds: r.Policy.Holds(), scratch: scratch,
 	}
 }
 
@@ -41,17 +41,17 @@ func (c *Source) evicts() bool { return c.onFull == policy.FullInherit }
 
 // Check reads the key's record.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Finding {
-	return c.findingOf(s, now, c.Table.Read(&s.Record, s.CountedKey, now))
+	return c.findingOf(s, now, c.table.Read(&s.Record, s.CountedKey, now))
 }
 
 // Look reads the key's record without a trace.
 func (c *Source) Look(s *decide.Subject, now int64, _ []leased.Standing) (known bool) {
-	return c.Table.Look(&s.Record, s.CountedKey, now) == state.OK
+	return c.table.Look(&s.Record, s.CountedKey, now) == state.OK
 }
 
 // Recheck is Check without hashing the key again.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
-	return c.findingOf(s, now, c.Table.Reread(&s.Record, s.CountedKey.Limits, now))
+	return c.findingOf(s, now, c.table.Reread(&s.Record, s.CountedKey.Limits, now))
 }
 
 // findingOf is what the record means for the request, once it was read.
@@ -60,7 +60,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 		return decide.Finding{Found: decide.Failed}
 	}
 	e := &s.Record
-	passNs := c.Table.Check(e, s.Units)
+	passNs := c.table.Check(e, s.Units)
 	// Units is what is to be free. Cost is what Take counts, so a request that costs nothing needs no record.
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.onFull == policy.FullDeny {
@@ -71,7 +71,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	switch {
 	case passNs != limit.Never && passNs <= e.Now:
 		return decide.Finding{Found: decide.HasRoom, Known: true}
-	case c.Table.IsHeldBack(e, s.Units):
+	case c.table.IsHeldBack(e, s.Units):
 		retryNs := now + limit.HeldRetryNs // not e.Now: the record may be of a worker that read the clock later
 		return decide.Finding{Found: decide.HeldBack, PassNs: retryNs, Known: true}
 	case e.BlockEnd() != 0:
@@ -84,9 +84,9 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 func (c *Source) Take(s *decide.Subject) (status state.Status) {
 	e := &s.Record
 	if c.holds {
-		s.Hold, status = c.Table.Hold(e, s.Cost, c.evicts())
+		s.Hold, status = c.table.Hold(e, s.Cost, c.evicts())
 	} else {
-		status = c.Table.Commit(e, s.Cost, c.evicts())
+		status = c.table.Commit(e, s.Cost, c.evicts())
 	}
 	noteStored(s, status)
 	return status
@@ -96,15 +96,15 @@ func (c *Source) Take(s *decide.Subject) (status state.Status) {
 func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (passNs int64, status state.Status) {
 	e := &s.Record
 	if keep.Block {
-		status = c.Table.Deny(e, keep.Units, c.evicts())
+		status = c.table.Deny(e, keep.Units, c.evicts())
 	} else {
-		status = c.Table.Commit(e, keep.Units, c.evicts())
+		status = c.table.Commit(e, keep.Units, c.evicts())
 	}
 	noteStored(s, status)
 	if status != state.OK {
 		return 0, status
 	}
-	return c.Table.Check(e, s.Units), state.OK
+	return c.table.Check(e, s.Units), state.OK
 }
 
 // noteStored counts what a write of the subject's record has done.
@@ -117,14 +117,14 @@ func noteStored(s *decide.Subject, status state.Status) {
 // Refund uncounts the hit. A table that holds nothing has counted it at once, also for a rule that holds.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds && s.Hold.InTable() {
-		return c.Table.RefundHold(&s.Record, s.CountedKey.Limits, s.Hold, now)
+		return c.table.RefundHold(&s.Record, s.CountedKey.Limits, s.Hold, now)
 	}
-	return c.Table.Refund(&s.Record, s.CountedKey.Limits, now, s.Cost)
+	return c.table.Refund(&s.Record, s.CountedKey.Limits, now, s.Cost)
 }
 
 // Persist stores the record if Check has moved it to the present: it was written before the clock
 // was set back. So the wait that the verdict tells holds for later requests, too.
-func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
+func (c *Source) Persist(s *decide.Subject) { c.table.Persist(&s.Record) }
 
 // Usage returns the usage in the record. A column of a Source is what package state calls a window: the index in the
 // table's definition.
@@ -143,7 +143,7 @@ func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) hold.Settlement {
 // SettleBy is Settle by other limits of the key: Check must count by the same. A rule of scope cluster does so by this
 // proxy's share, see package lease.
 func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) hold.Settlement {
-	unitsCharged, status := c.Table.Settle(c.scratch, c.limits(windows), h.Hold, now, cost)
+	unitsCharged, status := c.table.Settle(c.scratch, c.limits(windows), h.Hold, now, cost)
 	switch {
 	case status != state.OK:
 		return hold.Failed
@@ -170,12 +170,12 @@ func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 
 // IsDue reports whether the hold is to be renewed. One that has ended is left to lapse.
 func (c *Source) IsDue(h *hold.Hold, at hold.Clocks) bool {
-	return !h.HasEnded(at.MonotonicNs) && c.Table.IsDue(&h.Hold, at.HeldNs)
+	return !h.HasEnded(at.MonotonicNs) && c.table.IsDue(&h.Hold, at.HeldNs)
 }
 
 // RenewBy renews a hold that IsDue, by other limits of the key, as SettleBy settles it.
 func (c *Source) RenewBy(windows []limit.Window, h *hold.Hold, at hold.Clocks) hold.Renewal {
-	found, status := c.Table.Renew(c.scratch, c.limits(windows), &h.Hold, at.Now)
+	found, status := c.table.Renew(c.scratch, c.limits(windows), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
@@ -196,14 +196,14 @@ func (c *Source) Operate(
 		return 0, false, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
 	}
 	for range state.MaxRetries {
-		if c.Table.Read(&s.Record, s.CountedKey, now) != state.OK {
+		if c.table.Read(&s.Record, s.CountedKey, now) != state.OK {
 			break
 		}
 		var status state.Status
 		value, status = c.operate(s, o, column, n)
 		switch status {
 		case state.OK:
-			known = o != decide.Reset || c.Table.Read(&s.Record, s.CountedKey, now) == state.OK // as reset left it
+			known = o != decide.Reset || c.table.Read(&s.Record, s.CountedKey, now) == state.OK // as reset left it
 			return value, known, nil
 		case state.Mismatch: // another worker has written
 		case state.Full:
@@ -224,12 +224,12 @@ func (c *Source) operate(
 	case decide.ExpiresAt:
 		return expiresAt(s), state.OK
 	case decide.Inc:
-		status = c.Table.Inc(e, column, n, c.evicts())
+		status = c.table.Inc(e, column, n, c.evicts())
 	case decide.Set:
-		status = c.Table.Set(e, column, n, c.evicts())
+		status = c.table.Set(e, column, n, c.evicts())
 	case decide.Reset:
 		var had bool
-		had, status = c.Table.Reset(e, c.evicts())
+		had, status = c.table.Reset(e, c.evicts())
 		noteStored(s, status)
 		if had {
 			value = 1
@@ -267,5 +267,5 @@ func expiresAt(s *decide.Subject) int64 {
 
 // Tables returns the source's one table.
 func (c *Source) Tables() []decide.Table {
-	return []decide.Table{{Table: c.Table, OfRule: c.ofRule, Scratch: c.scratch}}
+	return []decide.Table{{Table: c.table, OfRule: c.ofRule, Scratch: c.scratch}}
 }
