@@ -1,4 +1,4 @@
-// Package grants keeps units of the quota service's grants in the leases of keys, and has those go back that nobody
+// Package grants keeps units of the quota service's grants in the leases of keys, and gives those back that nobody
 // takes. It knows neither requests nor limits: package lease says which units are put where, and takes them.
 //
 // Its invariant: units that a worker has put into a lease are spent, go back once, or are counted as lost. Those that
@@ -51,7 +51,7 @@ func (l *Leases) Write(e *state.LeaseEntry) state.Status {
 
 func (l *Leases) noteLost(units uint32) { *l.lost += uint64(units) }
 
-// GiveBack has units go back that are in no lease, if they can. Else they are lost.
+// GiveBack gives units back that are in no lease, if they can go back. Else they are lost.
 func (l *Leases) GiveBack(left leased.GrantUnits) { l.returns.giveBack(l, left) }
 
 // At is where the lease of one key lies, also when there is no request of the key any more.

@@ -12,8 +12,8 @@ import (
 // Units that nobody takes go back, so that other proxies can have them:
 //
 //	At.Watch         remembers a grant of which units were put into a lease
-//	CollectIdle      visits it at a tick, and has its units leave the lease and go back if their time is over, or if
-//	                 nobody has written the lease for idleNs
+//	CollectIdle      visits it at a tick. It takes the units out of the lease, and gives them back, if their time is
+//	                 over, or if nobody has written the lease for idleNs
 //	Leases.GiveBack  puts units on the list due: those that no lease can keep, and those that a request leaves
 //	AppendTo         has the list leave with a message
 //
@@ -99,7 +99,7 @@ func (rets *Returns) canGoBack(grant leased.GrantID) bool {
 	return grant.Stream == rets.stream && grant.Number > 0
 }
 
-// giveBack has units go back if they can. Else they are lost.
+// giveBack gives units back if they can go back. Else they are lost.
 func (rets *Returns) giveBack(l *Leases, left leased.GrantUnits) {
 	switch {
 	case left.Units == 0:
@@ -145,18 +145,16 @@ func (rets *Returns) latestVisitNs(now int64) int64 {
 // AreDue reports whether CollectIdle has a grant to visit.
 func (rets *Returns) AreDue(now int64) bool { return len(rets.watched) > 0 && now >= rets.nextVisitNs }
 
-// CollectIdle has units go back that nobody takes any more, of at most maxReturns grants.
+// CollectIdle visits the grants that are due, until it has given back units of maxReturns of them.
 func (rets *Returns) CollectIdle(wallNs, now int64) {
 	mostDue := len(rets.due) + maxReturns
 	rets.nextVisitNs = math.MaxInt64
 	stay := 0 // how many, at the front of the list
 	for i := range rets.watched {
 		wg := &rets.watched[i]
-		if now >= wg.visitNs && len(rets.due) < mostDue {
-			rets.visit(wg, wallNs, now)
-			if wg.visitNs == 0 {
-				continue
-			}
+		isDue := now >= wg.visitNs && len(rets.due) < mostDue
+		if isDue && rets.visit(wg, wallNs, now) {
+			continue
 		}
 		rets.nextVisitNs = min(rets.nextVisitNs, wg.visitNs)
 		rets.watched[stay] = *wg
@@ -165,31 +163,34 @@ func (rets *Returns) CollectIdle(wallNs, now int64) {
 	rets.watched = rets.watched[:stay]
 }
 
-// visit takes the grant's units out of its lease and has them go back, if their time is over, or if they are idle and
-// can go back. It says when to visit the grant again: visitNs is 0 if nothing of it is left in the lease.
-func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) {
+// visit takes the grant's units out of its lease and gives them back, if it is time: see leaveNs. It reports whether
+// nothing of the grant is left in the lease. Else it says when to visit the grant again.
+func (rets *Returns) visit(wg *watchedGrant, wallNs, now int64) (isOver bool) {
 	left := leased.GrantUnits{GrantID: wg.grant}
 	wg.visitNs = now + maxVisitNs // if the proxy's store fails
-	written := wg.at.Change(wallNs, now, func(e *state.LeaseEntry) bool {
+	takenOut := wg.at.Change(wallNs, now, func(e *state.LeaseEntry) bool {
 		left.Units = e.LeftOf(wg.grant)
-		leaveNs := wg.grant.EndNs
-		if rets.canGoBack(wg.grant) {
-			leaveNs = min(leaveNs, e.WrittenNs+wg.at.leases.idleNs)
-		}
-		switch {
-		case left.Units == 0:
-			wg.visitNs = 0
-		case now < leaveNs:
+		isOver = left.Units == 0
+		leaveNs := rets.leaveNs(wg, e)
+		if isOver || now < leaveNs {
 			wg.visitNs = min(leaveNs, rets.latestVisitNs(now))
-		default:
-			e.TakeOut(wg.grant)
-			e.KeepTime() // other grants of the lease stay idle
-			return true
+			return false
 		}
-		return false
+		e.TakeOut(wg.grant)
+		e.KeepTime() // other grants of the lease stay idle
+		return true
 	})
-	if written {
-		wg.visitNs = 0
+	if takenOut {
 		rets.giveBack(wg.at.leases, left)
 	}
+	return isOver || takenOut
+}
+
+// leaveNs is when the grant's units must leave its lease: when their time is over, or sooner if they can go back and
+// are idle by then.
+func (rets *Returns) leaveNs(wg *watchedGrant, e *state.LeaseEntry) int64 {
+	if !rets.canGoBack(wg.grant) {
+		return wg.grant.EndNs
+	}
+	return min(wg.grant.EndNs, e.WrittenNs+wg.at.leases.idleNs)
 }
