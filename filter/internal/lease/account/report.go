@@ -19,9 +19,8 @@ import (
 //	Due          it has been listed                      is not listed: it gets an ask, or has one, or need not be
 //	                                                     reported
 //	Claim        an ask is queued                        is claimed once more
-//	BeginReport  the ask is sent                         is under way
-//	Unclaim      the same ask has left the queue, by     is claimed once less, and listed as by Enlist: not if it was
-//	             then after BeginReport, or is over      sent, because it is under way then
+//	BeginReport  the ask is sent                         is claimed once less, and under way
+//	Unclaim      the ask is not sent: it is over         is claimed once less, and listed as by Enlist
 //	EndReport    the report has an answer                is not under way, and listed as by Enlist
 //	GiveUp       it has none, or none in time            is not under way. Sweep lists it within a second, if nobody
 //	                                                     does sooner
@@ -55,7 +54,7 @@ func (acc *Account) mustReport(now int64) bool {
 // Claim leaves the account to an ask that is queued.
 func (acc *Account) Claim() { acc.claims++ }
 
-// Unclaim ends the claim of an ask that has left the queue.
+// Unclaim ends the claim of an ask that will not be sent.
 func (acc *Account) Unclaim() {
 	acc.claims--
 	acc.Enlist()
@@ -64,8 +63,8 @@ func (acc *Account) Unclaim() {
 // IsUnderWay reports whether a report of the account is under way: an ask that has claimed it must wait.
 func (acc *Account) IsUnderWay() bool { return acc.firstUnderWay > 0 }
 
-// BeginReport writes into a part of the ask that has claimed the account what the worker holds: the report is under way
-// then.
+// BeginReport writes what the worker holds into a part of the ask that has claimed the account, and is sent now. That
+// ends its claim: the report is under way.
 //
 // If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
 // those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
@@ -86,6 +85,7 @@ func (acc *Account) BeginReport(p *quota.Part, now int64) {
 	p.Report = acc.sums.NewReport(acc.worker, number, acc.askedBefore)
 	acc.askedBefore = limit.AddSaturating(acc.askedBefore, p.Waiting)
 	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts
+	acc.claims--
 }
 
 // hasUnderWay reports whether that report is under way. Those that are have the newest numbers.
@@ -101,11 +101,16 @@ func (acc *Account) hasUnderWay(number uint64) bool {
 //	is the newest one, and not Noted     the key is silent, and nothing is under way
 //	is the newest one, and Noted         the store knows it, and nothing is under way
 //
-// mayGive says whether the grant gives units: the report was under way, and the store has noted it, and has not failed.
-// The account has them as given then: what no request gets of them is to be dropped.
+// mayGive says whether the grant gives units. If so, the account has them as given then: what no request gets of them
+// is to be dropped. It goes by whether the report was under way, and by the grant:
 //
-// A report is not Noted if the store failed, unless that is Starting, or if the service knows no reports. Starting
-// counts, whatever has become of the report.
+//	Noted  Failed  the store                                   mayGive
+//	yes    no      has the report, and has decided             yes
+//	yes    yes     has the report, but is Starting             no
+//	no     yes     has failed                                  no
+//	no     no      may lack it: an older service knows none    no
+//
+// Starting counts, whatever has become of the report.
 func (acc *Account) EndReport(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, quota.MaxRememberNs)

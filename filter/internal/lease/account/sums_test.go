@@ -26,7 +26,6 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"BeginReport", func() {
 			report.Waiting = 1
 			acc.BeginReport(&report, 0)
-			acc.Unclaim()
 		}, 0, 0, false},
 		{"EndReport", func() {
 			require.True(t, acc.EndReport(1, &quota.Grant{Noted: true, Units: 1}, 0))
@@ -39,7 +38,6 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 			report.Waiting = 0
 			acc.Claim()
 			acc.BeginReport(&report, 0)
-			acc.Unclaim()
 		}, 0, 0, false},
 	} {
 		step.do()

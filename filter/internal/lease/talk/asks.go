@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -108,7 +109,7 @@ func without[T comparable](list []T, one T) []T {
 //	--------------> queued ------------> flying ---------------------> over
 //	                 |  ^                 |  |   makeLate        end    ^
 //	                 |  +--- askAgain ----+  +------------> late -------+
-//	                 +----------------------- unqueue ------------------+
+//	                 +------------------------ drop --------------------+
 //
 //	queued  Other requests for the same units join it. It is over if the last of its requests leaves, or if an earlier
 //	        ask for the same units takes its requests: see takeQueued.
@@ -186,29 +187,27 @@ func (as *askList) enqueue(a *ask) {
 	a.state = queued
 	as.queue = append(as.queue, a)
 	as.queuedFor[a.want] = a
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			acc.Claim()
-		}
-	}
+	a.eachAccount((*account.Account).Claim)
 }
 
-// unqueue undoes enqueue: the ask leaves with a message, or is over.
-func (as *askList) unqueue(a *ask, then askState) {
-	a.state = then
+// unqueue takes an ask out of the queue.
+func (as *askList) unqueue(a *ask) {
 	as.queue = without(as.queue, a)
 	delete(as.queuedFor, a.want)
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			acc.Unclaim()
-		}
-	}
 }
 
-// fly has queued asks fly, which leave with a message.
+// drop ends a queued ask, which is not sent. Others report its accounts.
+func (as *askList) drop(a *ask) {
+	as.unqueue(a)
+	a.state = over
+	a.eachAccount((*account.Account).Unclaim)
+}
+
+// fly has queued asks fly, which leave with a message. BeginReport has ended their claims.
 func (as *askList) fly(asks []*ask) {
 	for _, a := range asks {
-		as.unqueue(a, flying)
+		as.unqueue(a)
+		a.state = flying
 		as.sent = append(as.sent, a)
 		as.flyingFor[a.want] = a
 	}
@@ -220,7 +219,7 @@ func (as *askList) takeQueued(a, next *ask) {
 	for _, req := range next.dropWaiters() {
 		req.waitFor(a)
 	}
-	as.unqueue(next, over)
+	as.drop(next)
 }
 
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more is over, also
@@ -229,7 +228,7 @@ func (as *askList) leave(req *Waiter) {
 	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && a.state == queued {
-			as.unqueue(a, over)
+			as.drop(a)
 		}
 	}
 	req.asks = req.asks[:0]
@@ -305,7 +304,7 @@ func (as *askList) makeLate(now, timeoutNs int64) {
 		if a.state == flying {
 			as.endFlight(a)
 			a.state = late
-			a.listAccounts()
+			a.eachAccount((*account.Account).Enlist)
 		}
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
@@ -313,11 +312,11 @@ func (as *askList) makeLate(now, timeoutNs int64) {
 	}
 }
 
-// listAccounts has the accounts of the ask reported with the next message.
-func (a *ask) listAccounts() {
+// eachAccount calls do once for each part that reports an account.
+func (a *ask) eachAccount(do func(acc *account.Account)) {
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
-			acc.Enlist()
+			do(acc)
 		}
 	}
 }
