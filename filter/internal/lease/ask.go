@@ -90,14 +90,14 @@ func BeginAsk(v *decide.Verdict) []Part {
 	return parts
 }
 
-// GiveBackUnused has go back what the subjects of a verdict have got and not taken: the request is decided.
+// GiveBackUnused gives back what the subjects of a verdict have got and not taken: the request is decided.
 func GiveBackUnused(v *decide.Verdict) {
 	for _, s := range v.Subjects {
 		giveBackUnused(s)
 	}
 }
 
-// giveBackUnused has go back what the subject has got and not taken. A denial is forgotten.
+// giveBackUnused gives back what the subject has got and not taken. A denial is forgotten.
 func giveBackUnused(s *decide.Subject) {
 	if s.Cluster.Allotment.Units > 0 {
 		s.Rule.Source.(clusterSource).giveBack(s)

@@ -43,13 +43,18 @@ type clusterRule struct {
 type clusterSource interface {
 	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
 	beginAsk(s *decide.Subject) Part
-	// giveBack has the units of the subject's Allotment go back, which Take has not taken.
+	// giveBack gives the units of the subject's Allotment back, which Take has not taken.
 	giveBack(s *decide.Subject)
 	// lookPart is what is asked for a look at the subject's key.
 	lookPart(s *decide.Subject) Part
 	// leaseOf is LeaseOf.
 	leaseOf(s *decide.Subject) *result.Lease
 }
+
+var (
+	_ clusterSource = (*LeaseSource)(nil)
+	_ clusterSource = (*HoldSource)(nil)
+)
 
 // LeaseOf is what an explanation tells operators: what this proxy knew of the subject's key when it was checked, or by
 // Operate. It is nil for a rule of scope proxy, and for a key that is Unlimited.

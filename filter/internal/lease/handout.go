@@ -30,24 +30,17 @@ func HandOut(p *Part, grant *quota.Grant, trip Trip, verdicts []*decide.Verdict)
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	isUsable := !grant.Failed
-	if p.Account != nil {
-		report := p.Wire.Report
-		isUsable = p.Account.EndReport(report.Number, grant, trip.CameNs)
-	}
-	h := newHandout(p, grant, trip, isUsable)
-	for _, v := range verdicts {
-		for _, s := range v.Subjects {
-			if d := s.Cluster.AskedFor; d != nil && d.ID == p.Definition.ID { // no other rule has that number
-				h.give(s)
-			}
-		}
-	}
-	if p.Account != nil {
-		h.noteInAccount(p.Account)
-	} else {
+	if p.Account == nil {
+		h := newHandout(p, grant, trip, !grant.Failed)
+		h.giveTo(verdicts)
 		h.noteInLease()
+		return
 	}
+	report := p.Wire.Report
+	isUsable := p.Account.EndReport(report.Number, grant, trip.CameNs)
+	h := newHandout(p, grant, trip, isUsable)
+	h.giveTo(verdicts)
+	h.noteInAccount(p.Account)
 }
 
 // handout is a grant while HandOut hands it out.
@@ -103,6 +96,17 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 		standings = append(standings, leased.Standing{Used: st.Used, ResetNs: cameNs + resetNs})
 	}
 	return standings
+}
+
+// giveTo gives the subjects of verdicts for which the part was asked.
+func (h *handout) giveTo(verdicts []*decide.Verdict) {
+	for _, v := range verdicts {
+		for _, s := range v.Subjects {
+			if d := s.Cluster.AskedFor; d != nil && d.ID == h.part.Definition.ID { // no other rule has that number
+				h.give(s)
+			}
+		}
+	}
 }
 
 // give gives a subject the units that it needs, if nobody has got them, or the denial, if what was denied costs no

@@ -15,7 +15,7 @@ import (
 // are known: each request asks for its cost, and nothing is leased. What the worker holds of
 // a key is its account, and the service gets reports of it: see package account.
 //
-// If another rule denies the request after Take, Refund undoes Take, and GiveBackUnused has the units go back.
+// If another rule denies the request after Take, Refund undoes Take, and GiveBackUnused gives the units back.
 //
 // For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
 //
@@ -72,7 +72,7 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 // nothing yet.
 func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Found, unavailable bool) {
 	switch {
-	case src.worker.Service.Silent, acc == nil && src.worker.Book.IsFull():
+	case src.worker.Service.Silent, src.cannotReport(acc):
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
@@ -82,6 +82,11 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 		return decide.Silent, true
 	}
 	return 0, false
+}
+
+// cannotReport reports whether there are too many accounts for one more, and acc, of the key, is nil.
+func (src *HoldSource) cannotReport(acc *account.Account) bool {
+	return acc == nil && src.worker.Book.IsFull()
 }
 
 // findAccount is the account of the subject's key, nil if there is none.
@@ -135,7 +140,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	taken := src.local.Take(s)
 	switch {
 	case taken != state.OK:
-	case src.worker.Book.IsFull() && src.findAccount(s) == nil:
+	case src.cannotReport(src.findAccount(s)):
 		s.Cluster.Account = nil
 	default:
 		acc := src.openAccount(s)

@@ -178,7 +178,7 @@ func (src *LeaseSource) refundLease(s *decide.Subject, wallNs int64) bool {
 	return true
 }
 
-// giveBack has the units go back to the service.
+// giveBack gives the units back to the service.
 func (src *LeaseSource) giveBack(s *decide.Subject) {
 	src.leases.GiveBack(s.Cluster.Allotment.GrantUnits)
 }

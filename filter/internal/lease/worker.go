@@ -183,7 +183,7 @@ func (w *Worker) DecideLike(from *Worker) {
 	w.Service = Service{TimeoutNs: from.Service.TimeoutNs, Silent: from.Service.Silent}
 }
 
-// CollectIdle has units go back that nobody takes any more. It is called at each tick.
+// CollectIdle gives back units that nobody takes any more. It is called at each tick.
 func (w *Worker) CollectIdle(now int64) {
 	if w.Returns.AreDue(now) {
 		w.Returns.CollectIdle(w.clock.Now(), now)
