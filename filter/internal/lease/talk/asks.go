@@ -103,13 +103,13 @@ func without[T comparable](list []T, one T) []T {
 	return list[:last]
 }
 
-// askState is how far an ask is. Its life:
+// askState is how far an ask is. Its life, in which each step is a call of askList.move:
 //
-//	 ensureQueued             fly                        end
-//	--------------> queued ------------> flying ---------------------> over
-//	                 |  ^                 |  |   makeLate        end    ^
-//	                 |  +--- askAgain ----+  +------------> late -------+
-//	                 +------------------------ drop --------------------+
+//	 ensureQueued             fly                      finish
+//	--------------> queued ------------> flying --------------------------> over
+//	                 |  ^                 |  |   makeLate        finish      ^
+//	                 |  +--- askAgain ----+  +------------> late ------------+
+//	                 +------------------ leave, takeQueued ------------------+
 //
 //	queued  Other requests for the same units join it. It is over if the last of its requests leaves, or if an earlier
 //	        ask for the same units takes its requests: see takeQueued.
@@ -126,19 +126,21 @@ func without[T comparable](list []T, one T) []T {
 //	finish        it has a result                           go on                    have theirs, or are reported later
 //	leave         its last request leaves it in the queue   -                        are reported by others
 //	takeQueued    an ask that was sent has its requests     wait for that one        are reported by others
-//	askAgain      the stream has ended, or the service      wait for it, queued      are reported by it, or later if
-//	              lacks a definition                                                 no request waits
-//	makeLate      no result has come for the timeout        are decided without it   are listed
+//	askAgain      the stream has ended, or the service      wait for it, queued      are reported by it. If no request
+//	              lacks a definition                                                 waits, it is over: they are later
+//	makeLate      no result has come for the timeout, and   are decided without it   are listed
+//	              again for lateNs: then it is over
 type askState uint8
 
 const (
-	queued askState = iota
+	fresh askState = iota // in no list yet
+	queued
 	flying
 	late
 	over
 )
 
-// askList has all asks that are not over.
+// askList has all asks that are not over. Only move changes its lists; askForNobody puts an ask first.
 type askList struct {
 	queue     []*ask          // in the order in which they are sent
 	queuedFor map[string]*ask // the same, by what they want
@@ -178,38 +180,51 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 		return a, false
 	}
 	a = &ask{want: string(as.built), parts: parts}
-	as.enqueue(a)
+	as.move(a, queued)
 	return a, true
 }
 
-// enqueue queues an ask. As long as it is queued, it claims the accounts that it will report.
-func (as *askList) enqueue(a *ask) {
-	a.state = queued
-	as.queue = append(as.queue, a)
-	as.queuedFor[a.want] = a
-	a.eachAccount((*account.Account).Claim)
-}
-
-// unqueue takes an ask out of the queue.
-func (as *askList) unqueue(a *ask) {
-	as.queue = without(as.queue, a)
-	delete(as.queuedFor, a.want)
-}
-
-// drop ends a queued ask, which is not sent. Others report its accounts.
-func (as *askList) drop(a *ask) {
-	as.unqueue(a)
-	a.state = over
-	a.eachAccount((*account.Account).Unclaim)
-}
-
-// fly has queued asks fly, which leave with a message. BeginReport has ended their claims.
-func (as *askList) fly(asks []*ask) {
-	for _, a := range asks {
-		as.unqueue(a)
-		a.state = flying
+// move changes how far an ask is. It keeps the lists by that, and has the accounts reported that the ask reports:
+//
+//	state   the ask is in     when that begins      when it ends
+//	queued  queue, queuedFor  it claims accounts    the claims end, by BeginReport if it flies
+//	flying  sent, flyingFor   -                     its reports that have no answer are given up
+//	late    sent              accounts are listed   -
+func (as *askList) move(a *ask, to askState) {
+	switch a.state {
+	case queued:
+		as.queue = without(as.queue, a)
+		delete(as.queuedFor, a.want)
+		if to != flying {
+			a.eachAccount((*account.Account).Unclaim)
+		}
+	case flying:
+		delete(as.flyingFor, a.want)
+		a.giveUpReports()
+	default:
+	}
+	if a.state >= flying && to != late {
+		as.sent = without(as.sent, a)
+	}
+	a.state = to
+	switch to {
+	case queued:
+		as.queue = append(as.queue, a)
+		as.queuedFor[a.want] = a
+		a.eachAccount((*account.Account).Claim)
+	case flying:
 		as.sent = append(as.sent, a)
 		as.flyingFor[a.want] = a
+	case late:
+		a.eachAccount((*account.Account).Enlist)
+	default:
+	}
+}
+
+// fly has queued asks fly, which leave with a message.
+func (as *askList) fly(asks []*ask) {
+	for _, a := range asks {
+		as.move(a, flying)
 	}
 }
 
@@ -219,7 +234,7 @@ func (as *askList) takeQueued(a, next *ask) {
 	for _, req := range next.dropWaiters() {
 		req.waitFor(a)
 	}
-	as.drop(next)
+	as.move(next, over)
 }
 
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more is over, also
@@ -228,7 +243,7 @@ func (as *askList) leave(req *Waiter) {
 	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && a.state == queued {
-			as.drop(a)
+			as.move(a, over)
 		}
 	}
 	req.asks = req.asks[:0]
@@ -245,30 +260,10 @@ func (as *askList) find(id uint32) *ask {
 	return nil
 }
 
-// end ends an ask that was sent.
-func (as *askList) end(a *ask) {
-	if a.state == flying {
-		as.endFlight(a)
-	}
-	as.sent = without(as.sent, a)
-	a.state = over
-}
-
-// endFlight lets others ask for the units of an ask that flies, and gives up those of its reports that have no answer.
-func (as *askList) endFlight(a *ask) {
-	delete(as.flyingFor, a.want)
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			report := a.parts[i].Wire.Report
-			acc.GiveUp(report.Number)
-		}
-	}
-}
-
-// askAgain ends an ask that was sent, and queues it again if requests still wait for it. The requests of another one
-// for the same units that is queued already join it.
+// askAgain queues an ask again that was sent, if requests still wait for it. The requests of another one for the same
+// units that is queued already join it.
 func (as *askList) askAgain(a *ask) {
-	as.end(a)
+	as.move(a, over)
 	if len(a.waiters) == 0 {
 		return
 	}
@@ -276,7 +271,7 @@ func (as *askList) askAgain(a *ask) {
 		a.add(next.parts)
 		as.takeQueued(a, next)
 	}
-	as.enqueue(a)
+	as.move(a, queued)
 }
 
 // streamEnded has all asks that were sent be asked again: no result can come any more. Book.ReportAll must follow, for
@@ -302,13 +297,11 @@ func (as *askList) makeLate(now, timeoutNs int64) {
 			break
 		}
 		if a.state == flying {
-			as.endFlight(a)
-			a.state = late
-			a.eachAccount((*account.Account).Enlist)
+			as.move(a, late)
 		}
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
-		as.end(as.sent[0])
+		as.move(as.sent[0], over)
 	}
 }
 
@@ -317,6 +310,16 @@ func (a *ask) eachAccount(do func(acc *account.Account)) {
 	for i := range a.parts {
 		if acc := a.parts[i].Account; acc != nil {
 			do(acc)
+		}
+	}
+}
+
+// giveUpReports ends the ask's reports that have no answer.
+func (a *ask) giveUpReports() {
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			report := a.parts[i].Wire.Report
+			acc.GiveUp(report.Number)
 		}
 	}
 }

@@ -166,7 +166,7 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	as.sendAll(8, timeoutNs)
 	next := as.sent[1]
 	require.Same(t, late, as.find(7))
-	as.end(late)
+	as.move(late, over)
 	require.Nil(t, as.find(7))
 	require.Same(t, next, as.flyingFor[next.want], "the result of the late one is not its own")
 	as.leave(second)
@@ -188,7 +188,7 @@ func TestResultsFindTheirAsks(t *testing.T) {
 		require.NotNil(t, a)
 		require.Equal(t, id, a.id)
 		a.waiters = nil // as finish does
-		as.end(a)
+		as.move(a, over)
 		require.Nil(t, as.find(id))
 	}
 	require.Empty(t, as.sent)

@@ -88,7 +88,7 @@ func (c *Client) finish(a *ask) {
 			c.waiters.makeReady(req)
 		}
 	}
-	c.asks.end(a)
+	c.asks.move(a, over)
 }
 
 // grantOf is the grant for part i of the ask, nil if the result has none.
