@@ -54,7 +54,8 @@
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once. Read package account first
 //	ask.go          Part         what is asked for a request
 //	definitions.go  definitions  how limits are defined to the service
-//	handout.go      HandOut      what the service grants, or denies, and who gets it
+//	answer.go       answer       what the service has said, and what a worker remembers of a denial
+//	handout.go      HandOut      who gets what the service grants, or denies
 //	look.go         Look         what clients are told that ask for their usage
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
