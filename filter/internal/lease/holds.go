@@ -99,7 +99,7 @@ func (src *HoldSource) findAccount(s *decide.Subject) *account.Account {
 
 // openAccount is the account of the subject's key, a new one if there is none.
 func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
-	return src.worker.Book.Open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
+	return src.worker.Book.Open(src.definition(s), src.quotaKey(s), s.Cluster.MonotonicNs)
 }
 
 // beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.

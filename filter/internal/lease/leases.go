@@ -1,6 +1,9 @@
 package lease
 
 import (
+	"bytes"
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/grants"
@@ -21,6 +24,13 @@ import (
 //	OwnShare    takes from the share, and notes in the    puts back into the share, and removes the
 //	            lease what the service must charge later  note, unless the service has charged it
 //	Nowhere     never called: a cost of 0 takes nothing   never called
+//
+// A lease is written in two ways:
+//
+//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
+//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
+//	                      later ask
+//	read anew             takeShare, refundShare, refundLease, noteInLease and Returns.CollectIdle, by At.Change
 type LeaseSource struct {
 	clusterRule
 	leases *grants.Leases
@@ -105,13 +115,6 @@ func (src *LeaseSource) readLease(s *decide.Subject) (ok bool) {
 func (src *LeaseSource) beginAsk(s *decide.Subject) Part {
 	return src.leasePart(s, s.Cost, src.claimUncharged(s.Cluster.Lease))
 }
-
-// A lease is written in two ways:
-//
-//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
-//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
-//	                      later ask
-//	read anew             takeShare, refundShare, refundLease, noteInLease and Returns.CollectIdle, by At.Change
 
 // Take takes the cost from where Check has found it.
 func (src *LeaseSource) Take(s *decide.Subject) state.Status {
@@ -210,14 +213,14 @@ func (src *LeaseSource) Operate(
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
 // other requests give, as far as this worker keeps these.
 func (src *LeaseSource) leftOfOthers(s *decide.Subject) (units int64) {
-	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
+	own := src.tableKey(s)
 	var e state.LeaseEntry
-	for requested := range defs.requested {
+	for requested := range src.worker.definitions.requested {
 		limits, ofRule := requested.limitsOf(src.firstDefinition)
-		if !ofRule || limits == own {
+		key := append(slices.Clone(s.Key.Bytes), limits...) // as tableKey has it
+		if !ofRule || bytes.Equal(key, own) {
 			continue
 		}
-		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
 		if src.leases.Read(&e, key, s.Record.Now, s.Cluster.MonotonicNs) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}

@@ -201,12 +201,16 @@ func (c *Client) expire(req *Waiter) {
 }
 
 // Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. PeriodMs
-// says when to call it next.
+// says when to call it next. The order of its steps matters:
+//
+//	noteTick       before noteSilence, which goes by the time that it gives the service
+//	noteSilence    before expireOverdue, so that all requests are decided in the tick that finds the service silent
+//	expireOverdue  before makeLate: no request waits for an ask that is late
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle(now)
 	timeoutNs := c.worker.Service.TimeoutNs
 	c.noteTick(now)
-	c.noteSilence(now) // before expireOverdue, so that all requests are decided in the tick that finds it silent
+	c.noteSilence(now)
 	c.expireOverdue(now)
 	c.asks.makeLate(now, timeoutNs)
 	c.worker.Book.Sweep(now, timeoutNs)

@@ -51,11 +51,8 @@ func (c *Client) queueReports(now int64) {
 	}
 }
 
-// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are queued, but for
-// looks, which go in last; a probe is one.
-
-// What a message takes at most: the domain, a return, a part with its share of the ask, and a window
-// or the rest of a definition.
+// What a message has room for: it has at most 64 KiB, and some of that is kept for returns. A part takes its share of
+// the ask, too, and the rest of a definition takes no more than a window.
 const (
 	domainBytes = 256
 	returnBytes = 14
@@ -87,8 +84,9 @@ func (c *Client) roomForReports() int {
 	return max(ofMessage-reports, 0)
 }
 
-// pack fills the message Client.outMessage with what has room in it. Its asks fly then, and the others stay queued. If
-// the message cannot be sent, the stream ends, and with it all that flies on it.
+// pack fills the message Client.outMessage with what has room in it: returns, and asks as they are queued. Looks go in
+// last; a probe is one. Its asks fly then, and the others stay queued. If the message cannot be sent, the stream ends,
+// and with it all that flies on it.
 func (c *Client) pack(now int64) {
 	m, rets := &c.outMessage, &c.worker.Returns
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
