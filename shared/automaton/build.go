@@ -69,10 +69,15 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 		}
 		b.table = append(b.table, end)
 	}
-	a.next, a.rowWidth = slices.Clip(b.table), b.rowWidth
-	// In the filter, memory of append's own making would be searched for pointers.
-	a.rangeStarts = append(make([]rune, 0, len(a.rangeStarts)), a.rangeStarts...)
+	a.next, a.rowWidth = exact(b.table), b.rowWidth
+	a.rangeStarts, a.rangeClasses = exact(a.rangeStarts), exact(a.rangeClasses)
 	return a
+}
+
+// exact returns a copy that takes as much memory as Automaton.Bytes counts. What append has made may take more, and in
+// the filter it would be searched for pointers.
+func exact[T uint8 | uint16 | rune](list []T) []T {
+	return append(make([]T, 0, len(list)), list...)
 }
 
 // stateOf returns the number of the state with that set, which it adds if there is
