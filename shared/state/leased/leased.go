@@ -184,10 +184,9 @@ func (l *Lease) Block(d Denial) {
 	l.denial, l.deniedCost = d, eachCost
 }
 
-// Allow forgets a denial of a cost that can be spent now, because the key has got so many units. A blocked key gets
-// none.
+// Allow forgets a denial of a cost that can be spent now, because the key has got so many units. It ends no block.
 func (l *Lease) Allow(units uint32) {
-	if l.deniedCost <= units {
+	if l.deniedCost > eachCost && l.deniedCost <= units {
 		l.denial.UntilNs = 0
 	}
 }

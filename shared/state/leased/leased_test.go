@@ -86,6 +86,10 @@ func TestWhatALeaseDenies(t *testing.T) {
 			l.Deny(3, lasting(20))
 			l.Allow(3)
 		}, nil, []uint32{3}, false, 15},
+		{"a block, and then units", func(l *Lease) {
+			l.Block(forEver)
+			l.Allow(3)
+		}, []uint32{0, 1}, nil, true, limit.Never},
 		{"more than can be spent", func(l *Lease) {
 			l.Deny(3, lasting(20))
 			l.Allow(2)
