@@ -21,6 +21,19 @@ import (
 //	Source.Check  goes by the Allotment if that decides, or by units that are there by now. Else the outcome is Pending
 //	              again if the subject is still Asking, Contended if it was Rejected, and that of on_unavailable if it
 //	              TimedOut
+//
+// All that write and read each field. What is not named here is in package lease:
+//
+//	field        written by                                    read by
+//	Asked        Client, of package talk                       leaveToService
+//	AskedFor     BeginAsk                                      HandOut
+//	Allotment    HandOut, Take, Refund, giveBackUnused         Check, Take, giveBackUnused
+//	Account      beginAsk, takeShare                           Take, Refund, giveBack; decide.Verdict.BeginHolds
+//	From         Check                                         Take, Refund, Usage, Persist; package decide
+//	MonotonicNs  Check, readLease                              all that need the time
+//	Standings    Check, Look                                   Usage, Held, isKnown
+//	Lease        readLease, takeLease, claimUncharged          Check, beginAsk, takeShare, refundLease, leaseOf
+//	Taken        takeLease                                     refundLease
 type Carried struct {
 	ofRequest
 	ofCheck

@@ -124,10 +124,16 @@ func (h *handout) writeInto(e *state.LeaseEntry) bool {
 	return true
 }
 
-// writeAnswer writes into the source's lease what the service said of the key.
+// writeAnswer writes into the source's lease what the service said of the key:
+//
+//	the answer                         the claim  what is under way, or silent  standings, rate, a denial
+//	is usable                          ends       ends                          are written
+//	is not                             ends       is silent for a second        stay
+//	is late, and there are standings:  ends       stays                         stay
+//	a later one may have come before
 func (h *handout) writeAnswer(l *leased.Lease, src *LeaseSource, now int64) {
 	l.Uncharged.EndClaim(h.part.Wire.Uncharged, h.isUsable)
-	if h.isLate && len(l.Standings) > 0 { // a later ask may have said how the key stands by now
+	if h.isLate && len(l.Standings) > 0 {
 		return
 	}
 	l.RefillUntilNs, l.SilentUntilNs = 0, 0

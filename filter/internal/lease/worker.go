@@ -27,7 +27,8 @@
 //	a report      the list of Book          Account.Enlist             Client.Flush
 //	a return      Worker.Returns            HandOut, GiveBackUnused    Client.Flush
 //	                                        and CollectIdle
-//	silence       Worker.Service            Client.Tick                the source
+//	silence       Worker.Service            Client, at a Tick, or by   the source
+//	                                        what it receives
 //
 // A request whose units are there: LeaseSource.Check finds them in the key's lease, and Take takes them. A request
 // whose units are not there, for example of a key of 1000 a minute, of which 300 were taken in the last 3 seconds:

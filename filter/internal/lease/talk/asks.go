@@ -203,7 +203,8 @@ func (as *askList) move(a *ask, to askState) {
 		a.giveUpReports()
 	default:
 	}
-	if a.state >= flying && to != late {
+	wasSent := a.state == flying || a.state == late
+	if wasSent && to != late {
 		as.sent = without(as.sent, a)
 	}
 	a.state = to

@@ -156,8 +156,9 @@ func (c *Client) mostBytes(a *ask) (n int) {
 	return n
 }
 
-// define puts a definition into the message, if the stream has not had it. The worker forgets which the stream has had
-// before the service does: of the last quota.MaxDefinitions the service drops none.
+// define puts a definition into the message, if the stream has not had it. The service remembers the last
+// quota.MaxDefinitions, so the worker forgets all that the stream has had before it sends another one. If the message
+// uses one that the service drops then, its answer is Unknown: see defineAgain.
 func (c *Client) define(d *quota.Definition) {
 	if c.stream.defined[d.ID] {
 		return
