@@ -2,7 +2,12 @@
 // shared data.
 //
 // Its invariant: all arithmetic is in shared/limit, and each hit is one compare-and-swap
-// of the key's record. The tests of package engine decide by it.
+// of the key's record.
+//
+// Its tests are in four packages. Those of this one call its methods: which finding decides, what a refund gives back,
+// what becomes of holds, and what is refused. Those of package engine decide requests by it, also where a call into the
+// proxy fails, and carry out operations. Package races has workers that write at once, and package lease has the share
+// by which a cluster rule counts here.
 package local
 
 import (
@@ -54,7 +59,25 @@ func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
 	return c.findingOf(s, now, c.table.Reread(&s.Record, s.CountedKey.Limits, now))
 }
 
-// findingOf is what the record means for the request, once it was read.
+// findingOf is what the record means for the request, once it was read. The first line that is true decides:
+//
+//	                                                   Found     PassNs
+//	the record could not be read                       Failed    -
+//	on_full denies, the hit needs a slot, and none     Full      when a slot is free, or limit.Never
+//	  is free by the time there is room
+//	there is room                                      HasRoom   -
+//	there would be room, if less were held             HeldBack  limit.HeldRetryNs after now
+//	a block runs                                       Blocked   when it has ended and there is room, or limit.Never
+//	else                                               Denied    when there is room, or limit.Never
+//
+// Full comes before HasRoom, because most keys without a record have room. Take would find the page full, too, but it
+// knows no wait. If the wait for room is longer, a later line decides: the client is told when its request would pass.
+//
+// HeldBack and Blocked are never both true: a hit is held back only if what is counted lets it pass, and a block is
+// counted. So nothing depends on which of the two comes first.
+//
+// The record stands as of e.Now, so there is room from then on at the earliest. That is now, or a moment later if a
+// worker whose clock is ahead has written the record.
 func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) decide.Finding {
 	if read != state.OK {
 		return decide.Finding{Found: decide.Failed}
@@ -64,7 +87,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	// Units is what is to be free. Cost is what Take counts, so a request that costs nothing needs no record.
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.onFull == policy.FullDeny {
-		if vacantNs := e.Earliest(); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
+		if vacantNs := e.Earliest(); vacantNs == limit.Never || vacantNs > passNs {
 			return decide.Finding{Found: decide.Full, PassNs: vacantNs, Known: true}
 		}
 	}
