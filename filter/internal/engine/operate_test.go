@@ -15,18 +15,31 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// A key without a record of its own may count what the floor of its page has. Once it is reset, a record says that it
-// does not, and takes the place of another key's.
-func TestAResetThatEvictsIsCounted(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"capacity":1,"limits":["4/1h"]}`)
-	for _, user := range []string{"a", "b"} {
-		require.Equal(t, 4, admits(p, e, 9, "u", user))
+// An operation gives a key its own record, and on a full page evicts another key's for it. A reset does so, too: the
+// key might start from the floor of its page, and the record says that it does not. If another worker writes in
+// between, the operation tries again, and only the try that stored something is counted.
+func TestWhatAnOperationStoresIsCounted(t *testing.T) {
+	for _, op := range []string{"inc", "set", "reset"} {
+		p := hosttest.New()
+		e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"capacity":1,"limits":["4/1h"]}`)
+		for _, user := range []string{"a", "b"} {
+			require.Equal(t, 4, admits(p, e, 9, "u", user))
+		}
+		require.Equal(t, [2]uint64{1, 0}, stored(e))
+		p.Steal = 1
+		operate(t, e, Operation{Name: op, Rule: "r", Key: []string{"a"}, N: 1})
+		require.Equal(t, [2]uint64{2, 0}, stored(e), op)
+		operate(t, e, Operation{Name: "set", Rule: "r", Key: []string{"a"}, N: 1})
+		p.Clock += 3600e9
+		operate(t, e, Operation{Name: op, Rule: "r", Key: []string{"a"}, N: 1})
+		require.Equal(t, [2]uint64{2, 1}, stored(e), op)
 	}
-	evicted := func() uint64 { return series(e)["default r: evicted"] }
-	require.EqualValues(t, 1, evicted())
-	operate(t, e, Operation{Name: "reset", Rule: "r", Key: []string{"a"}})
-	require.EqualValues(t, 2, evicted())
+}
+
+// stored are the records of the first rule that made room for others, and the windows that had ended.
+func stored(e *Engine) [2]uint64 {
+	counts := series(e)
+	return [2]uint64{counts["default r: evicted"], counts["default r: window_resets"]}
 }
 
 // The value of a layered rule is that of the window with least left, and a
@@ -74,6 +87,36 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 	for _, window := range []string{"3", "-1", "daily", "00"} {
 		_, err := e.Operate(Operation{Name: "set", Rule: "r", Window: window})
 		require.EqualError(t, err, fmt.Sprintf("rule %q has no window %q", "r", window))
+	}
+}
+
+// Where no window is named, get and expires_at answer for the one with least left, wherever the policy has it.
+func TestAValueIsOfTheTightestWindow(t *testing.T) {
+	const start = 21_500_000_000
+	for _, c := range []struct {
+		limits, window string
+		n              uint32
+		used, expires  int64 // the values of get and expires_at
+	}{
+		{`"4/10s","9/1h"`, "0", 0, 0, 30e9}, // an aligned window ends also if it has counted nothing
+		{`"4/10s","9/1h"`, "0", 2, 2, 30e9},
+		{`"4/10s","9/1h"`, "1", 7, 7, 3600e9},
+		{`"9/1h","4/10s"`, "0", 7, 7, 3600e9},
+		{`"9/1h","4/10s"`, "1", 2, 2, 30e9},
+		{`"4/10s","9/1h",{"requests":6,"per":"1m","algorithm":"token_bucket"}`, "2", 5, 5, start + 50e9}, // when it is full
+		{`{"requests":4,"per":"10s","algorithm":"fixed_window_per_key"}`, "0", 0, 0, 0},                  // not begun
+		{`{"requests":4,"per":"10s","algorithm":"fixed_window_per_key"}`, "0", 3, 3, start + 10e9},
+	} {
+		p := hosttest.New()
+		p.Clock = start
+		e := compileJSON(t, p, `{"name":"r","limits":[`+c.limits+`]}`)
+		if c.n > 0 { // else the key has no record
+			operate(t, e, Operation{Name: "set", Rule: "r", Window: c.window, N: c.n})
+		}
+		for name, want := range map[string]int64{"get": c.used, "expires_at": c.expires} {
+			answer := operate(t, e, Operation{Name: name, Rule: "r"})
+			require.Contains(t, answer, fmt.Sprintf(`{"value":%d,`, want), "%s %v", name, c)
+		}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -74,6 +76,26 @@ func TestAnOverrideGivenToAnEvictedKey(t *testing.T) {
 	require.Zero(t, admits(p, next, 9, "u", "alice"))
 	p.Clock += 10_000_000_000
 	require.Equal(t, 20, admits(p, next, 41, "u", "alice"), "what it gains at the new rate")
+}
+
+// The floor of a page may have any key's debt. So it pays that by the least limit of a key, also when the answer of a
+// key with a higher limit is settled.
+func TestAnEvictedDebtIsPaidByTheLeastLimit(t *testing.T) {
+	p := hosttest.New()
+	p.Clock = 1000e9
+	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"capacity":1,"limits":["4/1s"],"settle":{},`+
+		`"overrides":[{"key":["alice"],"limits":["1/1s"]}]}`)
+	var holds []hold.Hold
+	for _, user := range []string{"alice", "bob", "carol"} { // each evicts the one before
+		p.With("u", user)
+		holds = e.Decide().BeginHolds(holds)
+	}
+	require.Len(t, holds, 3)
+	holds[0].Settle(9, metrics.ByAnswer, p.Clock)
+	p.Clock += 2e9
+	holds[1].Settle(1, metrics.ByAnswer, p.Clock)
+	p.With("u", "alice")
+	require.Equal(t, [][]uint32{{8}}, used(e.Peek())) // two of her units are paid, and bob's one is new
 }
 
 // series are all counts above 0, by rule, override and metric.
