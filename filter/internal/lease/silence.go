@@ -24,10 +24,11 @@ import (
 //
 // What may go wrong with the ask that tells:
 //
-//	No answer to it comes by 1300 ms, or its   The next ask tells the 5 units again. If the service has heard the first
-//	stream ends, or it is never sent: the      one, it charges 5 units twice.
-//	talk joins it to an ask for the same
-//	units, or drops it.
+//	No answer to it comes by 1300 ms, or it    The next ask tells the 5 units again. If the service has heard the first
+//	is never sent: the talk joins it to an     one, it charges 5 units twice.
+//	ask for the same units, or drops it.
+//	Its stream ends.                           The same ask tells them again on the next stream, or the next ask if no
+//	                                           request waits. The service may charge them twice, too.
 //	The answer has Failed: the service cannot  The units stay Uncharged. The next ask tells them.
 //	reach the key.
 //	The answer cannot be written.              The next ask tells them again, and the service charges them twice.

@@ -108,7 +108,8 @@ func (acc *Account) hasUnderWay(number uint64) bool {
 //	yes    no      has the report, and has decided             yes
 //	yes    yes     has the report, but is Starting             no
 //	no     yes     has failed                                  no
-//	no     no      may lack it: an older service knows none    no
+//	no     no      may lack it, if the service is older, or    no
+//	               have too much as held: an undo has failed
 //
 // Starting counts, whatever has become of the report.
 func (acc *Account) EndReport(number uint64, g *quota.Grant, now int64) (mayGive bool) {

@@ -103,12 +103,15 @@ func without[T comparable](list []T, one T) []T {
 	return list[:last]
 }
 
-// askState is how far an ask is. Its life, in which each step is a call of askList.move:
+// askState is how far an ask is. Its life, in which each step is a call of askList.move. If askAgain queues an ask,
+// that is over in between.
 //
-//	 ensureQueued             fly                      finish
+//	 ensureQueued             fly                 finish, askAgain
 //	--------------> queued ------------> flying --------------------------> over
-//	                 |  ^                 |  |   makeLate        finish      ^
+//	                 |  ^                 |  |   makeLate      finish,       ^
+//	                 |  |                 |  |                 makeLate,     |
 //	                 |  +--- askAgain ----+  +------------> late ------------+
+//	                 |                                         askAgain      |
 //	                 +------------------ leave, takeQueued ------------------+
 //
 //	queued  Other requests for the same units join it. It is over if the last of its requests leaves, or if an earlier
@@ -128,8 +131,8 @@ func without[T comparable](list []T, one T) []T {
 //	takeQueued    an ask that was sent has its requests     wait for that one        are reported by others
 //	askAgain      the stream has ended, or the service      wait for it, queued      are reported by it. If no request
 //	              lacks a definition                                                 waits, it is over: they are later
-//	makeLate      no result has come for the timeout, and   are decided without it   are listed
-//	              again for lateNs: then it is over
+//	makeLate      no result has come for the timeout. It    are decided without it   are listed
+//	              is over lateNs after it was sent
 type askState uint8
 
 const (

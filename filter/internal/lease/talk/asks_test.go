@@ -27,6 +27,11 @@ func of(key byte, cost uint32) []lease.Part {
 func (as *askList) sendAll(first uint32, now int64) {
 	for i, a := range as.queue {
 		a.id, a.sentNs = first+uint32(i), now
+		for j := range a.parts {
+			if p := &a.parts[j]; p.Account != nil {
+				p.Account.BeginReport(&p.Wire, now)
+			}
+		}
 	}
 	as.fly(slices.Clone(as.queue))
 }
@@ -84,7 +89,6 @@ func TestALateAskReportsAgain(t *testing.T) {
 	acc := book.Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
 	as := newAskList()
 	as.askForNobody([]lease.Part{lease.ReportPart(acc)})
-	acc.BeginReport(&as.queue[0].parts[0].Wire, 0)
 	as.sendAll(1, 0)
 	as.makeLate(99, 100)
 	require.True(t, acc.IsUnderWay())
