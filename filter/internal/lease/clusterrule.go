@@ -23,8 +23,9 @@ import (
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom         atNoCost
 //	the key's lease has enough units                   HasRoom from LeaseTable                    LeaseSource
 //	the key's lease has a denial that is not over      Denied                                     LeaseSource
-//	the service is unavailable for the key             what OwnShare decides, Silent or Starting  alone
-//	the request has waited, and no answer came         what OwnShare decides, or Silent           leaveToService
+//	the service is unavailable for the key             what OwnShare decides, Silent, Starting,   alone
+//	                                                   or Denied by a limit of 0
+//	the request has waited, and no answer came         the same, but not Starting                 leaveToService
 //	too many requests wait, or the service took no     Contended                                  leaveToService
 //	more asks
 //	none of these: the service may have units          Pending: the request waits                 leaveToService
