@@ -51,7 +51,7 @@ func (m *Match) IsEmpty() bool {
 
 // Holds reports whether the request matches. It first asks the predicates on values that have
 // been read, because these need no call into the proxy: often one of them says no. Each is asked once: to ask about one
-// value reads no value of another, because a policy names a header once in a match.
+// value reads no value of another (TestToAskAboutAValueReadsNoOther), because a policy names a header once in a match.
 func (m *Match) Holds(r *Request) bool {
 	return m.holdsOf(r, true) && m.holdsOf(r, false)
 }
