@@ -36,7 +36,7 @@ func TestWhatAnOperationStoresIsCounted(t *testing.T) {
 	}
 }
 
-// stored are the records of the first rule that made room for others, and the windows that had ended.
+// stored counts what writes of rule r have done: how many records they evicted, and how many windows they began anew.
 func stored(e *Engine) [2]uint64 {
 	counts := series(e)
 	return [2]uint64{counts["default r: evicted"], counts["default r: window_resets"]}
