@@ -22,18 +22,20 @@ import (
 //	              again if the subject is still Asking, Contended if it was Rejected, and that of on_unavailable if it
 //	              TimedOut
 //
-// All that write and read each field. What is not named here is in package lease:
+// Who writes and who reads each field, beside Begin and BeginCheck. What is not named here is in package lease:
 //
-//	field        written by                                    read by
-//	Asked        Client, of package talk                       leaveToService
-//	AskedFor     BeginAsk                                      HandOut
-//	Allotment    HandOut, Take, Refund, giveBackUnused         Check, Take, giveBackUnused
-//	Account      beginAsk, takeShare                           Take, Refund, giveBack; decide.Verdict.BeginHolds
-//	From         Check                                         Take, Refund, Usage, Persist; package decide
-//	MonotonicNs  Check, readLease                              all that need the time
-//	Standings    Check, Look                                   Usage, Held, isKnown
-//	Lease        readLease, takeLease, claimUncharged          Check, beginAsk, takeShare, refundLease, leaseOf
-//	Taken        takeLease                                     refundLease
+//	field        written by                             read by
+//	Asked        package talk                           leaveToService; package talk
+//	AskedFor     BeginAsk                               HandOut
+//	Allotment    HandOut, Take, Refund, giveBackUnused  Check, Take, Refund, giveBackUnused, giveBack
+//	Account      beginAsk, takeShare                    Take, Refund, giveBack; decide.Verdict.BeginHolds
+//	From         Check, Operate                         Take, Refund, Usage, Held, Persist, isKnown, Operate; package
+//	                                                    decide
+//	MonotonicNs  begin, readLease                       all that need the time
+//	Standings    Check, Operate, Look                   Usage, Held, isKnown; decide.View.Told
+//	Lease        readLease, takeLease, claimUncharged   Check, beginAsk, takeLease, refundLease, takeShare, refundShare,
+//	                                                    Operate, leaseOf
+//	Taken        takeLease                              refundLease
 type Carried struct {
 	ofRequest
 	ofCheck

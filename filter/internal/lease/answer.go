@@ -10,7 +10,7 @@ import (
 // answer is what the service has said for a part of an ask, with bounded times. It does not change.
 type answer struct {
 	part     *Part
-	isUsable bool  // false: the service cannot reach the key, or the part's report was given up. It gives nothing
+	isUsable bool  // false: the grant has Failed, or Account.EndReport says that it gives nothing
 	cameNs   int64 // when it came
 	isLate   bool  // see Trip
 

@@ -84,7 +84,7 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 	return 0, false
 }
 
-// cannotReport reports whether there are too many accounts for one more, and acc, of the key, is nil.
+// cannotReport reports whether a key has no account and gets none, because there are too many. acc is its account.
 func (src *HoldSource) cannotReport(acc *account.Account) bool {
 	return acc == nil && src.worker.Book.IsFull()
 }

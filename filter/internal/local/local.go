@@ -73,8 +73,8 @@ func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
 // Full comes before HasRoom, because most keys without a record have room. Take would find the page full, too, but it
 // knows no wait. If the wait for room is longer, a later line decides: the client is told when its request would pass.
 //
-// HeldBack and Blocked are never both true: a hit is held back only if what is counted lets it pass, and a block is
-// counted. So nothing depends on which of the two comes first.
+// HeldBack and Blocked are never both true: a hit is held back only if it would pass with nothing held, and a block
+// lets none pass. So nothing depends on which of the two comes first.
 //
 // The record stands as of e.Now, so there is room from then on at the earliest. That is now, or a moment later if a
 // worker whose clock is ahead has written the record.

@@ -103,8 +103,8 @@ func without[T comparable](list []T, one T) []T {
 	return list[:last]
 }
 
-// askState is how far an ask is. Its life, in which each step is a call of askList.move. If askAgain queues an ask,
-// that is over in between.
+// askState is how far an ask is. Each step of its life is a call of askList.move. An ask that askAgain queues again is
+// over in between.
 //
 //	 ensureQueued             fly                 finish, askAgain
 //	--------------> queued ------------> flying --------------------------> over
@@ -130,7 +130,8 @@ func without[T comparable](list []T, one T) []T {
 //	leave         its last request leaves it in the queue   -                        are reported by others
 //	takeQueued    an ask that was sent has its requests     wait for that one        are reported by others
 //	askAgain      the stream has ended, or the service      wait for it, queued      are reported by it. If no request
-//	              lacks a definition                                                 waits, it is over: they are later
+//	              lacks a definition                                                 waits, it is over, and they are
+//	                                                                                 reported later
 //	makeLate      no result has come for the timeout. It    are decided without it   are listed
 //	              is over lateNs after it was sent
 type askState uint8
@@ -143,7 +144,7 @@ const (
 	over
 )
 
-// askList has all asks that are not over. Only move changes its lists; askForNobody puts an ask first.
+// askList has all asks that are not over. Only move changes its lists, but askForNobody puts a new ask first.
 type askList struct {
 	queue     []*ask          // in the order in which they are sent
 	queuedFor map[string]*ask // the same, by what they want
@@ -187,7 +188,7 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	return a, true
 }
 
-// move changes how far an ask is. It keeps the lists by that, and has the accounts reported that the ask reports:
+// move changes how far an ask is, and by that the lists, and the claims and reports of the ask's accounts:
 //
 //	state   the ask is in     when that begins      when it ends
 //	queued  queue, queuedFor  it claims accounts    the claims end, by BeginReport if it flies

@@ -157,8 +157,8 @@ func (c *Client) mostBytes(a *ask) (n int) {
 }
 
 // define puts a definition into the message, if the stream has not had it. The service remembers the last
-// quota.MaxDefinitions, so the worker forgets all that the stream has had before it sends another one. If the message
-// uses one that the service drops then, its answer is Unknown: see defineAgain.
+// quota.MaxDefinitions. Once the stream has had so many, the worker forgets them all before it sends another one. If an
+// ask of the message uses one that the service drops then, its result is Unknown: see defineAgain.
 func (c *Client) define(d *quota.Definition) {
 	if c.stream.defined[d.ID] {
 		return
