@@ -106,8 +106,7 @@ func (c *controlPlane) proxy(t *testing.T, d driver, o proxyOptions) *proxy {
 	return p
 }
 
-// push stores a revision over the HTTP API, without starting a process, and waits for
-// the outcome on every connected proxy.
+// push stores a revision over the HTTP API, without starting a process, and requires every connected proxy to take it.
 func (c *controlPlane) push(t *testing.T, policy string) {
 	res, err := http.Post(c.url()+"/v1/policies?file=policy.yaml", "application/yaml", strings.NewReader(policy))
 	require.NoError(t, err)
@@ -117,6 +116,7 @@ func (c *controlPlane) push(t *testing.T, policy string) {
 	require.Less(t, res.StatusCode, 300)
 	waited := body(t, fmt.Sprintf("%s/v1/revisions/%d/wait?timeout=30s", c.url(), stored.Revision))
 	require.True(t, strings.HasSuffix(waited, "{\"done\":true}\n"), waited)
+	require.NotContains(t, waited, `"outcome":"nacked"`)
 }
 
 // A proxy that refuses a revision keeps the old policy. status reports the NACK and
