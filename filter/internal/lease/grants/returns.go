@@ -27,11 +27,18 @@ type Returns struct {
 	stream uint32      // that is open: only units of its grants can go back. 0 = none
 	due    []dueReturn // to be sent, all of grants of this stream
 
-	watched     []watchedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
-	nextVisitNs int64          // when to visit the first of them; 0 = at the next tick
-	idleNs      int64          // the shortest of the worker's Leases, which New has noted; 0 = there are none
+	// watched are the grants that CollectIdle visits, those first that it has not visited for longest. Those whose units
+	// are spent leave them at the next visit.
+	watched     []watchedGrant
+	nextVisitNs int64 // when to visit the first of them; 0 = at the next tick
+	isBehind    bool  // the last round of visits has left grants that were due
+	nextRoundNs int64 // if so: when the next round may begin
+	watchedNew  int   // grants since the last round, also those for which there was no room
+	idleNs      int64 // the shortest of the worker's Leases, which New has noted; 0 = there are none
 
-	entry state.LeaseEntry // memory for At.Change
+	// Memory:
+	entry   state.LeaseEntry // for At.Change
+	visited []watchedGrant   // for CollectIdle
 }
 
 // dueReturn is a return to be sent, of units that the rule had leased.
@@ -53,12 +60,22 @@ const (
 	// maxWatched is how many grants with units in leases one worker remembers. A grant beyond these is not visited: what
 	// requests leave of it is lost when its time is over. Nobody finds out how much that is, so it counts as one unit.
 	maxWatched = 4096
-	// maxVisitNs is the longest time until a worker visits a grant again.
+	// maxVisitNs is after which time a grant is due to be visited again. If the list is half full, roundNs is, so that
+	// grants which are spent soon leave it.
 	maxVisitNs = 1_000_000_000
+	// maxVisits is how many grants are visited in a round, beside visitsForNew for each that has come since the last
+	// round. A visit reads a lease: without a bound, a worker with thousands of grants would do little else.
+	maxVisits    = 128
+	visitsForNew = 8
+	// roundNs is the time from a round that leaves some grants to the next one. Ticks may come a little early: then it
+	// is restNs at least.
+	roundNs = 50_000_000
+	restNs  = roundNs * 4 / 5
 )
 
-// A grant is visited before it counts as stranded: this is negative, and does not compile, if it is not.
-const _ = uint64(leased.StrandedNs - maxVisitNs)
+// A full list is visited once before a grant that has ended counts as stranded: this is negative, and does not compile,
+// if it takes longer.
+const _ = uint64(leased.StrandedNs - maxWatched/maxVisits*roundNs)
 
 // StreamOpened says which stream is open.
 func (rets *Returns) StreamOpened(number uint32) { rets.stream = number }
@@ -86,12 +103,15 @@ func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
 // Sent says that a message has been sent with the first n of them.
 func (rets *Returns) Sent(n int) { rets.due = rets.due[n:] }
 
-// IdleNs is the shortest time after which units in a lease may be idle, 0 if there are none.
-func (rets *Returns) IdleNs() int64 {
-	if len(rets.watched) == 0 {
+// PeriodNs is how soon CollectIdle must be called again, or what is due be sent; 0 if there is neither.
+func (rets *Returns) PeriodNs() int64 {
+	switch {
+	case rets.isBehind || len(rets.due) > 0:
+		return roundNs
+	case len(rets.watched) == 0:
 		return 0
 	}
-	return rets.idleNs
+	return max(rets.idleNs, roundNs)
 }
 
 // canGoBack reports whether units of the grant can go back: on the stream that got them, by the grant's number.
@@ -113,6 +133,7 @@ func (rets *Returns) giveBack(l *Leases, left leased.GrantUnits) {
 // Watch has CollectIdle visit a grant whose units were put into the lease now.
 func (at At) Watch(grant leased.GrantID, now int64) {
 	rets := at.leases.returns
+	rets.watchedNew++
 	if len(rets.watched) >= maxWatched {
 		at.leases.noteLost(1)
 		return
@@ -133,34 +154,46 @@ func (at At) WatchAgain(grant leased.GrantID, now int64) {
 	}
 }
 
-// latestVisitNs is when a grant is visited again at the latest: within maxVisitNs, or within 50 ms if the list is half
-// full.
+// latestVisitNs is when a grant is due to be visited again at the latest.
 func (rets *Returns) latestVisitNs(now int64) int64 {
 	if len(rets.watched) >= maxWatched/2 {
-		return now + maxVisitNs/20
+		return now + roundNs
 	}
 	return now + maxVisitNs
 }
 
 // AreDue reports whether CollectIdle has a grant to visit.
-func (rets *Returns) AreDue(now int64) bool { return len(rets.watched) > 0 && now >= rets.nextVisitNs }
+func (rets *Returns) AreDue(now int64) bool {
+	mustRest := rets.isBehind && now < rets.nextRoundNs
+	return len(rets.watched) > 0 && now >= rets.nextVisitNs && !mustRest
+}
 
-// CollectIdle visits the grants that are due, until it has given back units of maxReturns of them.
+// CollectIdle makes a round of visits. Grants that are due and have to wait come first in the next round.
 func (rets *Returns) CollectIdle(wallNs, now int64) {
-	mostDue := len(rets.due) + maxReturns
-	rets.nextVisitNs = math.MaxInt64
-	stay := 0 // how many, at the front of the list
+	rets.visited = rets.visited[:0]
+	most := maxVisits + visitsForNew*rets.watchedNew
+	rets.isBehind, rets.watchedNew = false, 0
+	stay, visits := 0, 0
 	for i := range rets.watched {
 		wg := &rets.watched[i]
-		isDue := now >= wg.visitNs && len(rets.due) < mostDue
-		if isDue && rets.visit(wg, wallNs, now) {
+		isDue := now >= wg.visitNs
+		if isDue && visits < most {
+			visits++
+			if !rets.visit(wg, wallNs, now) {
+				rets.visited = append(rets.visited, *wg)
+			}
 			continue
 		}
-		rets.nextVisitNs = min(rets.nextVisitNs, wg.visitNs)
+		rets.isBehind = rets.isBehind || isDue
 		rets.watched[stay] = *wg
 		stay++
 	}
-	rets.watched = rets.watched[:stay]
+	rets.watched = append(rets.watched[:stay], rets.visited...)
+	rets.nextRoundNs = now + restNs
+	rets.nextVisitNs = math.MaxInt64
+	for i := range rets.watched {
+		rets.nextVisitNs = min(rets.nextVisitNs, rets.watched[i].visitNs)
+	}
 }
 
 // visit takes the grant's units out of its lease and gives them back, if it is time: see leaveNs. It reports whether

@@ -2,6 +2,7 @@ package grants_test
 
 import (
 	"crypto/rand"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,7 @@ type worker struct {
 
 func newWorker(t *testing.T, proxy *hosttest.Proxy) *worker {
 	random := func(b []byte) { _, _ = rand.Read(b) }
-	table := state.NewTables(proxy, random, 1, 1).LeaseTable(state.CounterID{1}, 7, 1, 100)
+	table := state.NewTables(proxy, random, 1, 1).LeaseTable(state.CounterID{1}, 7, 1, 100_000)
 	w := &worker{t: t, proxy: proxy}
 	w.leases = grants.New(table, &w.returns, idleNs, &w.lost)
 	var e state.LeaseEntry
@@ -118,14 +119,14 @@ func (w *worker) refund(units uint32) {
 // Units go back once nobody has written their lease for idleNs, not sooner.
 func TestUnitsGoBackOnceTheyAreIdle(t *testing.T) {
 	w := newWorker(t, hosttest.New())
-	require.Zero(t, w.returns.IdleNs())
+	require.Zero(t, w.returns.PeriodNs())
 	w.put(grantOf(5), 4)
-	require.EqualValues(t, idleNs, w.returns.IdleNs())
+	require.EqualValues(t, idleNs, w.returns.PeriodNs())
 	require.Empty(t, w.after(idleNs-second/2))
 	w.spend(1)
 	require.Empty(t, w.after(idleNs-second/2))
 	require.Equal(t, []quota.Return{{Grant: 1, Units: 3}}, w.after(second))
-	require.Zero(t, w.returns.IdleNs(), "nothing is left to visit")
+	require.Zero(t, w.returns.PeriodNs(), "nothing is left to visit")
 }
 
 // A lease has units of two grants. Those of the first leave it, which is no use of the others.
@@ -166,4 +167,42 @@ func TestWhatIsInNoLeaseGoesBackAtOnce(t *testing.T) {
 	w.returns.StreamEnded()
 	require.Empty(t, w.after(0))
 	require.EqualValues(t, 3+6, w.lost, "its stream ended before the message left")
+}
+
+// A worker with thousands of grants visits few of them at a time, and each in turn, so that requests need not wait.
+// Nevertheless each goes back before it counts as stranded.
+func TestAWorkerVisitsFewGrantsAtATime(t *testing.T) {
+	const (
+		grantsOfWorker, mostVisits = 4000, 128
+		tickNs, restNs             = int64(second / 100), int64(second / 25)
+	)
+	w := newWorker(t, hosttest.New())
+	for number := range uint32(grantsOfWorker) {
+		var e state.LeaseEntry
+		key := fmt.Append(nil, number)
+		require.Equal(t, state.OK, w.leases.Read(&e, key, w.proxy.Now(), w.proxy.Now()))
+		w.at = w.leases.At(e.Key())
+		grant := grantOf(5)
+		grant.Number = 1 + number
+		w.put(grant, 1)
+	}
+	w.after(second / 10) // new grants pay for the first visits
+	began := w.proxy.Now()
+	roundAtNs, back := began, 0
+	for w.proxy.Now() < began+idleNs+leased.StrandedNs {
+		w.proxy.Clock += tickNs
+		if w.returns.AreDue(w.proxy.Now()) {
+			require.GreaterOrEqual(t, w.proxy.Now()-roundAtNs, restNs)
+			roundAtNs = w.proxy.Now()
+			w.proxy.Calls = nil
+			w.returns.CollectIdle(w.proxy.Now(), w.proxy.Now())
+			require.LessOrEqual(t, len(w.proxy.Calls), 2*mostVisits, "a read each, and a write")
+		}
+		leave := len(w.returns.AppendTo(nil))
+		w.returns.Sent(leave)
+		back += leave
+	}
+	require.Equal(t, grantsOfWorker, back)
+	require.Zero(t, w.lost)
+	require.Zero(t, w.returns.PeriodNs())
 }

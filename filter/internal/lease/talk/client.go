@@ -219,9 +219,6 @@ func (c *Client) Tick(now int64) {
 	}
 }
 
-// minReturnNs is the shortest time between two ticks that look for idle units.
-const minReturnNs = 50_000_000
-
 // PeriodMs is how soon Tick must be called.
 func (c *Client) PeriodMs() uint32 {
 	switch {
@@ -230,8 +227,8 @@ func (c *Client) PeriodMs() uint32 {
 	case c.HasWaiters() || c.serviceOwes():
 		return 10
 	}
-	if ns := c.worker.Returns.IdleNs(); ns > 0 {
-		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
+	if ns := c.worker.Returns.PeriodNs(); ns > 0 {
+		return uint32(min(ns/1e6, 1000))
 	}
 	return 1000
 }
