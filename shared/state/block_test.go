@@ -62,7 +62,8 @@ type blockWorker struct {
 	behind  int64
 	entry   Entry
 	key     int
-	read    bool // and has found:
+	read    bool  // and has found:
+	elapsed int64 // by the clock that nobody sets: it may stand still before it writes
 	passes  bool
 	blocked bool
 	blocks  bool // its table had the block's column
@@ -180,6 +181,7 @@ func (r *blockRun) observe() {
 func (r *blockRun) look(w *blockWorker) {
 	r.must("read", w.table.Read(&w.entry, keyed(w.table, []byte{byte(w.key)}), r.clockOf(w)))
 	r.observe()
+	w.elapsed = r.elapsed
 	b := &r.blocked[w.key]
 	end := w.entry.BlockEnd()
 	w.passes = w.table.Check(&w.entry, 1) == w.entry.Now
@@ -275,7 +277,7 @@ func (r *blockRun) deny(w *blockWorker) {
 		if block.Elastic && len(b.lifted) > 0 {
 			b.end = w.entry.BlockEnd()
 		}
-		b.elapsed = max(b.elapsed, r.elapsed+block.PeriodNs-2*skewNs-10*second)
+		b.elapsed = max(b.elapsed, w.elapsed+block.PeriodNs-2*skewNs-10*second)
 	}
 }
 
