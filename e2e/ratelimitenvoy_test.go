@@ -251,7 +251,12 @@ func (c *calledByEnvoy) chargesCosts(t *testing.T) {
 func (c *calledByEnvoy) failureMode(t *testing.T) {
 	require.NoError(t, c.named.Kill())
 	require.NoError(t, c.quota.Signal(syscall.SIGSTOP))
-	eventually(t, 10*time.Second, "the second service to stand still", func() bool {
+	patient := http.Client{Timeout: time.Second}
+	eventually(t, 10*time.Second, "the second service to stand still", func() bool { // the signal takes a moment
+		res, err := patient.Get("http://" + c.quota.http + "/healthz")
+		return err != nil || res.Body.Close() != nil
+	})
+	eventually(t, 10*time.Second, "Envoy to go on without it", func() bool {
 		return c.open.status(t, "/header", "x-user-id", "ann") == allowed
 	})
 	for range 3 {
