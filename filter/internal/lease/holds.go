@@ -72,7 +72,7 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 // nothing yet.
 func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Found, unavailable bool) {
 	switch {
-	case src.worker.Service.Silent, src.cannotReport(acc):
+	case src.worker.Service.Silent, acc == nil && src.worker.Book.IsFull():
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
@@ -82,11 +82,6 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 		return decide.Silent, true
 	}
 	return 0, false
-}
-
-// cannotReport reports whether a key has no account and gets none, because there are too many. acc is its account.
-func (src *HoldSource) cannotReport(acc *account.Account) bool {
-	return acc == nil && src.worker.Book.IsFull()
 }
 
 // findAccount is the account of the subject's key, nil if there is none.
@@ -140,7 +135,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	taken := src.local.Take(s)
 	switch {
 	case taken != state.OK:
-	case src.cannotReport(src.findAccount(s)):
+	case src.worker.Book.IsFull() && src.findAccount(s) == nil:
 		s.Cluster.Account = nil
 	default:
 		acc := src.openAccount(s)
