@@ -76,7 +76,7 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 
 // exact returns a copy that takes as much memory as Automaton.Bytes counts. What append has made may take more, and in
 // the filter it would be searched for pointers.
-func exact[T uint8 | uint16 | rune](list []T) []T {
+func exact[T uint16 | rune](list []T) []T {
 	return append(make([]T, 0, len(list)), list...)
 }
 

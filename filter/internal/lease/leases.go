@@ -217,8 +217,11 @@ func (src *LeaseSource) leftOfOthers(s *decide.Subject) (units int64) {
 	var e state.LeaseEntry
 	for requested := range src.worker.definitions.requested {
 		limits, ofRule := requested.limitsOf(src.firstDefinition)
+		if !ofRule {
+			continue
+		}
 		key := append(slices.Clone(s.Key.Bytes), limits...) // as tableKey has it
-		if !ofRule || bytes.Equal(key, own) {
+		if bytes.Equal(key, own) {
 			continue
 		}
 		if src.leases.Read(&e, key, s.Record.Now, s.Cluster.MonotonicNs) == state.OK {
