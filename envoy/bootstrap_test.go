@@ -98,6 +98,32 @@ func TestLoggedHeaders(t *testing.T) {
 	require.Equal(t, []string{"x-user-id", "x-tenant"}, v.LoggedHeaders())
 }
 
+// Envoy 1.36 and 1.37 start V8 before their workers: by the filter's first configuration, or by a module of its own.
+func TestV8StartsBeforeTheWorkersOfOldEnvoys(t *testing.T) {
+	closed := BootstrapOptions{XDS: []string{"127.0.0.1:9902"}}
+	for name, tc := range map[string]struct {
+		version string
+		change  func(o *BootstrapOptions)
+		want    bool
+	}{
+		"any version":       {"", func(*BootstrapOptions) {}, true},
+		"1.36":              {"1.36.4", func(*BootstrapOptions) {}, true},
+		"1.37":              {"1.37", func(*BootstrapOptions) {}, true},
+		"1.39":              {"1.39", func(*BootstrapOptions) {}, false},
+		"1.40":              {"1.40.0", func(*BootstrapOptions) {}, false},
+		"a first policy":    {"1.36", func(o *BootstrapOptions) { o.Plugin.Policy = []byte(EmptyPolicy) }, false},
+		"open without one":  {"1.36", func(o *BootstrapOptions) { o.OpenWithoutPolicy = true }, false},
+		"no control plane":  {"1.36", func(o *BootstrapOptions) { o.XDS = nil }, false},
+		"another runtime":   {"1.36", func(o *BootstrapOptions) { o.Plugin.Runtime = "envoy.wasm.runtime.wamr" }, false},
+		"the runtime named": {"1.36", func(o *BootstrapOptions) { o.Plugin.Runtime = DefaultRuntime }, true},
+	} {
+		o := closed
+		o.Plugin.Envoy = tc.version
+		tc.change(&o)
+		require.Equal(t, tc.want, bootstrapView{BootstrapOptions: o}.StartsV8(), name)
+	}
+}
+
 func TestTakesVMCapabilities(t *testing.T) {
 	for version, want := range map[string]bool{
 		"":        false,
