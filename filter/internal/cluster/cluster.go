@@ -1,6 +1,6 @@
 // Package cluster has what a Subject of package decide carries for a rule of scope cluster, from one call of its source
-// to the next: above all what the quota service has granted the request. Package lease and its talk write it. Package
-// decide, which must not reach these, only has each Subject carry it, and reads what the last check has found.
+// to the next: above all what the quota service has granted the request. Only package lease writes it. Package decide,
+// which must not reach that, only has each Subject carry it, and reads what the last check has found.
 //
 // Its invariant: Begin and BeginCheck empty all but its memory, so no request gets what another was granted.
 package cluster
@@ -16,16 +16,17 @@ import (
 // Carried is what a subject carries. Who sets what, where a request has to wait:
 //
 //	Source.Check  finds too few units: the outcome is Pending
-//	talk.Client   Asked = Asking, and it asks the service. Later Asked = TimedOut or Rejected, if that gives nothing
+//	BeginAsking   Asked = Asking. The talk asks the service
+//	StopAsking    Asked = TimedOut or Rejected, if that gives nothing
 //	HandOut       Allotment = what the request gets of a grant, or that the service denies
 //	Source.Check  goes by the Allotment if that decides, or by units that are there by now. Else the outcome is Pending
 //	              again if the subject is still Asking, Contended if it was Rejected, and that of on_unavailable if it
 //	              TimedOut
 //
-// Who writes and who reads each field, beside Begin and BeginCheck. What is not named here is in package lease:
+// Who of package lease writes and who reads each field, beside Begin and BeginCheck:
 //
 //	field        written by                             read by
-//	Asked        package talk                           leaveToService; package talk
+//	Asked        BeginAsking, StopAsking                leaveToService, StopAsking
 //	AskedFor     BeginAsk                               HandOut
 //	Allotment    HandOut, Take, Refund, giveBackUnused  Check, Take, Refund, giveBackUnused, giveBack
 //	Account      beginAsk, takeShare                    Take, Refund, giveBack; decide.Verdict.BeginHolds
@@ -47,7 +48,7 @@ type Carried struct {
 
 // ofRequest begins anew with each request.
 type ofRequest struct {
-	Asked     Asked             // package talk writes it, and package lease all else
+	Asked     Asked             // whether the service is asked
 	AskedFor  *quota.Definition // of the key's limits, by which the ask's part is found; nil if no units were asked for
 	Allotment Allotment
 	// Account, of a rule that holds, is the key's account of package lease: it has what the service grants, and

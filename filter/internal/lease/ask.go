@@ -65,6 +65,25 @@ func (w *Worker) ProbePart() Part {
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
+// BeginAsking has the request of a pending verdict wait for the service, from its first ask on.
+func BeginAsking(v *decide.Verdict) {
+	for _, s := range v.Subjects {
+		s.Cluster.Asked = cluster.Asking
+		if s.IsPending() {
+			s.Rule.Metrics.QuotaWaited++
+		}
+	}
+}
+
+// StopAsking says why the request of a verdict must not wait any more, unless it has stopped before.
+func StopAsking(v *decide.Verdict, why cluster.Asked) {
+	for _, s := range v.Subjects {
+		if s.Cluster.Asked == cluster.Asking {
+			s.Cluster.Asked = why
+		}
+	}
+}
+
 // BeginAsk begins an ask for what the subjects of a pending verdict need: it may write leases and open accounts, as
 // beginAsk says. It returns the parts of the ask. Those of shadow rules are last: if a counter is shared, no rule that
 // enforces is denied by the block that a trial begins. If the request has waited before, a subject may have got units

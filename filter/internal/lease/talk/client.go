@@ -108,12 +108,7 @@ func (c *Client) Wait(contextID uint32, v *decide.Verdict, now int64) {
 	if req == nil {
 		req = &Waiter{ContextID: contextID, Verdict: v}
 		c.begin(req, now)
-		for _, s := range v.Subjects {
-			s.Cluster.Asked = cluster.Asking
-			if s.IsPending() {
-				s.Rule.Metrics.QuotaWaited++
-			}
-		}
+		lease.BeginAsking(v)
 	}
 	c.asks.join(req, lease.BeginAsk(v)) // at most quota.MaxParts: package decide lets no more be Pending
 }

@@ -56,13 +56,8 @@ func (req *Waiter) waitFor(a *ask) {
 
 // stopAsking says why the request must not wait any more, unless it has stopped before.
 func (req *Waiter) stopAsking(why cluster.Asked) {
-	if req.Verdict == nil {
-		return
-	}
-	for _, s := range req.Verdict.Subjects {
-		if s.Cluster.Asked == cluster.Asking {
-			s.Cluster.Asked = why
-		}
+	if req.Verdict != nil {
+		lease.StopAsking(req.Verdict, why)
 	}
 }
 
