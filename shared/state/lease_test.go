@@ -54,7 +54,7 @@ func TestALeaseIsKept(t *testing.T) {
 		Standings:     []leased.Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	want.Deny(13, leased.Denial{UntilNs: 11, PassNs: limit.Never})
-	want.Uncharged.Claim(0, 15)
+	want.Uncharged.Tell(leased.Telling{}, 0, 15)
 	e.Lease = want
 	require.Equal(t, OK, l.Write(e))
 

@@ -34,7 +34,7 @@ import (
 //	                                                    decide
 //	MonotonicNs  begin, readLease                       all that need the time
 //	Standings    Check, Operate, Look                   Usage, Held, isKnown; decide.View.Told
-//	Lease        readLease, takeLease, claimUncharged   Check, beginAsk, takeLease, refundLease, takeShare, refundShare,
+//	Lease        readLease, takeLease                   Check, beginAsk, takeLease, refundLease, takeShare, refundShare,
 //	                                                    Operate, leaseOf
 //	Taken        takeLease                              refundLease
 type Carried struct {

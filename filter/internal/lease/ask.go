@@ -4,19 +4,26 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/cluster"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one are here.
+// Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one or change it
+// are here.
 type Part struct {
-	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
+	Wire       quota.Part        // as it is sent
 	Definition *quota.Definition // which Wire names by its number
 
 	// What the service grants, and no request takes, is kept in one of:
 	source   *LeaseSource     // of a rule without holds: in the key's lease
 	leaseKey state.LeaseKey   // by which it finds that
 	Account  *account.Account // of a rule that holds: the part reports it. Others report nothing
+
+	// Of a rule without holds:
+	mayTell bool           // the lease had units that are Uncharged
+	told    leased.Telling // what the part has told of these
 }
 
 // lookPart is what is asked for a look at the subject's key.
@@ -27,13 +34,12 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	}}
 }
 
-// leasePart asks for a cost of the subject's key, and tells how many units of it are uncharged. A refill has a cost of
-// 0: it only asks ahead of need.
-func (src *LeaseSource) leasePart(s *decide.Subject, cost, uncharged uint32) Part {
+// leasePart asks for a cost of the subject's key. A refill has a cost of 0: it only asks ahead of need.
+func (src *LeaseSource) leasePart(s *decide.Subject, cost uint32) Part {
 	e, d := s.Cluster.Lease, src.definition(s)
-	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
+	p := Part{Definition: d, source: src, leaseKey: e.Key(), mayTell: e.Uncharged.Units > 0, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
-		Uncharged: uncharged, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
+		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 	if src.keeps {
 		p.Wire.Ahead = src.refill.ahead(e)
@@ -62,6 +68,40 @@ func (w *Worker) ProbePart() Part {
 	return Part{Definition: d, Wire: quota.Part{Definition: d.ID, Inspect: true}}
 }
 
+// Join adds what another part for the same units asks for. For example, two requests join a refill of key k:
+//
+//	what joins       needs         the part then
+//	                               Cost  Waiting  Ahead
+//	the refill       60 ahead         0        0     60
+//	first request    2 of key k       2        2     60
+//	second request   3 of key k       2      2+3     60
+//
+// So of its fields:
+//
+//	Cost             is of the first request: the service grants at least this much, or denies
+//	Waiting          is of all requests
+//	Ahead            is of what has made the ask
+//	Shadow, NoBlock  are of the rule and the key, so each request has the same. A report has none: the first request
+//	                 says them
+func (p *Part) Join(other *Part, isFirstRequest bool) {
+	if isFirstRequest {
+		p.Wire.Cost = other.Wire.Cost
+		p.Wire.Shadow, p.Wire.NoBlock = other.Wire.Shadow, other.Wire.NoBlock
+	}
+	p.Wire.Waiting = limit.AddSaturating(p.Wire.Waiting, other.Wire.Waiting)
+	p.mayTell = p.mayTell || other.mayTell
+}
+
+// Tell has the part say what is told as its ask is sent: what the account holds, or which units are Uncharged.
+func (p *Part) Tell(now int64) {
+	switch {
+	case p.Account != nil:
+		p.Account.BeginReport(&p.Wire, now)
+	case p.mayTell:
+		p.tellUncharged(now)
+	}
+}
+
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
@@ -84,8 +124,8 @@ func StopAsking(v *decide.Verdict, why cluster.Asked) {
 	}
 }
 
-// BeginAsk begins an ask for what the subjects of a pending verdict need: it may write leases and open accounts, as
-// beginAsk says. It returns the parts of the ask. Those of shadow rules are last: if a counter is shared, no rule that
+// BeginAsk begins an ask for what the subjects of a pending verdict need, and returns its parts. It may open accounts.
+// Those of shadow rules are last: if a counter is shared, no rule that
 // enforces is denied by the block that a trial begins. If the request has waited before, a subject may have got units
 // that do not suffice: these go back first.
 func BeginAsk(v *decide.Verdict) []Part {

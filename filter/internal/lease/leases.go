@@ -27,10 +27,10 @@ import (
 //
 // A lease is written in two ways:
 //
-//	as Check has read it  takeLease and claimUncharged. If another worker has written it meanwhile, Take returns
-//	                      Mismatch, and the request is checked again. claimUncharged leaves what it would claim to a
-//	                      later ask
-//	read anew             takeShare, refundShare, refundLease, noteInLease and Returns.CollectIdle, by At.Change
+//	as Check has read it  takeLease. If another worker has written it meanwhile, Take returns Mismatch, and the request
+//	                      is checked again
+//	read anew             takeShare, refundShare, refundLease, tellUncharged, noteInLease and Returns.CollectIdle, by
+//	                      At.Change
 type LeaseSource struct {
 	clusterRule
 	leases *grants.Leases
@@ -111,10 +111,8 @@ func (src *LeaseSource) readLease(s *decide.Subject) (ok bool) {
 	return true
 }
 
-// beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
-func (src *LeaseSource) beginAsk(s *decide.Subject) Part {
-	return src.leasePart(s, s.Cost, src.claimUncharged(s.Cluster.Lease))
-}
+// beginAsk begins an ask for the cost.
+func (src *LeaseSource) beginAsk(s *decide.Subject) Part { return src.leasePart(s, s.Cost) }
 
 // Take takes the cost from where Check has found it.
 func (src *LeaseSource) Take(s *decide.Subject) state.Status {
@@ -136,10 +134,10 @@ func (src *LeaseSource) takeLease(s *decide.Subject) state.Status {
 	e := s.Cluster.Lease
 	s.Cluster.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
-	claimed, isDue := src.beginRefill(e)
+	isDue := src.beginRefill(e)
 	taken := src.leases.Write(e)
 	if isDue && taken == state.OK {
-		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0, claimed))
+		src.worker.refills = append(src.worker.refills, src.leasePart(s, 0))
 	}
 	return taken
 }

@@ -40,15 +40,14 @@ func (r *refill) isDue(e *state.LeaseEntry) bool {
 	return float64(e.Left(e.NowNs))*float64(r.rateNs) < float64(r.rate(e))*float64(r.leadNs) // beyond 64 bits
 }
 
-// beginRefill reports whether units are to be asked for ahead of need, and returns the uncharged ones that it has
-// claimed for the refill. takeLease writes the lease, together with what it takes. Until the timeout no worker of this
-// proxy asks ahead again, or until writeAnswer has the answer to any ask of the key: each asks ahead, so the lease has
-// more units then.
-func (src *LeaseSource) beginRefill(e *state.LeaseEntry) (claimed uint32, begins bool) {
+// beginRefill reports whether units are to be asked for ahead of need. takeLease writes the lease, together with what
+// it takes. Until the timeout no worker of this proxy asks ahead again, or until writeAnswer has the answer to any ask of
+// the key: each asks ahead, so the lease has more units then.
+func (src *LeaseSource) beginRefill(e *state.LeaseEntry) (begins bool) {
 	service := &src.worker.Service
 	if service.Silent || e.RefillUntilNs > e.NowNs || !src.refill.isDue(e) {
-		return 0, false
+		return false
 	}
 	e.RefillUntilNs = e.NowNs + service.TimeoutNs
-	return src.markClaimed(e), true
+	return true
 }

@@ -3,6 +3,7 @@ package lease
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // While the service is silent, this proxy admits requests by its share of the limits. What these cost is Uncharged in
@@ -13,9 +14,9 @@ import (
 //	0 ms     A request asks. No answer comes.                       0
 //	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
 //	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
-//	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
-//	         ask tells that 5 are Uncharged.                        claimed until 1300 ms
-//	1205 ms  A request of another worker asks. Its ask tells        the same             claimUncharged
+//	1200 ms  The service answers again. A request asks, and its     5 units,             tellUncharged
+//	         ask tells that 5 are Uncharged.                        told until 1300 ms
+//	1205 ms  A request of another worker asks. Its ask tells        the same             tellUncharged
 //	         nothing.
 //	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
 //	         charged 5 units.
@@ -24,16 +25,13 @@ import (
 //
 // What may go wrong with the ask that tells:
 //
-//	No answer to it comes by 1300 ms, or it    The next ask tells the 5 units again. If the service has heard the first
-//	is never sent: the talk joins it to an     one, it charges 5 units twice.
-//	ask for the same units, or drops it.
-//	Its stream ends.                           The same ask tells them again on the next stream, or the next ask if no
-//	                                           request waits. The service may charge them twice, too.
+//	No answer to it comes by 1300 ms.          The next ask tells the 5 units again. If the service has heard the first
+//	                                           one, it charges 5 units twice.
+//	Its stream ends.                           The same ask tells them again on the next stream, unless another one has
+//	                                           told them since. The service may charge them twice, too.
 //	The answer has Failed: the service cannot  The units stay Uncharged. The next ask tells them.
 //	reach the key.
-//	The answer cannot be written.              The next ask tells them again, and the service charges them twice.
-//	It is late, and Failed, while the next     A third ask tells them, too: the service charges them twice.
-//	ask tells the units.
+//	The answer cannot be written.              After 1300 ms an ask tells them again, and the service charges them twice.
 //	It is under way while a request that was   The service charges the units all the same.
 //	admitted alone is refunded.
 //	The service answers Busy, for another      They stay Uncharged, though it may have charged them.
@@ -70,18 +68,16 @@ func (src *LeaseSource) refundShare(s *decide.Subject, wallNs int64) bool {
 	return src.local.Refund(s, wallNs) && removed
 }
 
-// claimUncharged leaves what is Uncharged to the ask of a request, writes that, and returns how many units these are.
-// If another worker has written the lease meanwhile, it returns none: a later ask tells them. Another ask may be
-// granted units before the service hears of these.
-func (src *LeaseSource) claimUncharged(e *state.LeaseEntry) (claimed uint32) {
-	claimed = src.markClaimed(e)
-	if claimed > 0 && src.leases.Write(e) != state.OK {
-		return 0
+// tellUncharged has the part tell which units of its key are Uncharged, unless another ask does.
+func (p *Part) tellUncharged(now int64) {
+	worker := p.source.worker
+	var told leased.Telling
+	written := p.source.leases.At(p.leaseKey).Change(worker.clock.Now(), now, func(e *state.LeaseEntry) bool {
+		told = e.Uncharged.Tell(p.told, e.NowNs, e.NowNs+worker.Service.TimeoutNs)
+		return told.Units > 0
+	})
+	if !written {
+		told = leased.Telling{}
 	}
-	return claimed
-}
-
-// markClaimed leaves what is Uncharged to an ask until its timeout. Who calls it writes the lease.
-func (src *LeaseSource) markClaimed(e *state.LeaseEntry) (claimed uint32) {
-	return e.Uncharged.Claim(e.NowNs, e.NowNs+src.worker.Service.TimeoutNs)
+	p.told, p.Wire.Uncharged = told, told.Units
 }

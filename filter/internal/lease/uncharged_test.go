@@ -63,3 +63,20 @@ func TestAnAskAheadTellsNothingThatAnotherAskTells(t *testing.T) {
 	other.useOften("a", s)
 	require.Zero(t, other.asksAhead("a").Uncharged)
 }
+
+// An ask that leaves the queue before it is sent has told nothing, so the next ask tells what was admitted in silence.
+func TestAnAskThatIsNeverSentTellsNothing(t *testing.T) {
+	w, s := pair(t, perUserMany)
+	w.engine.Cluster.Service.Silent = true
+	w.request("a")
+	w.engine.Cluster.Service.Silent = false
+	w.request("b")
+	left := w.request("a") // its ask is queued until the first one is answered
+	w.client.Forget(left)
+	w.request("a")
+	s.serve(w.stream)
+	w.deliver()
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
+}

@@ -9,7 +9,7 @@
 //	part       what it is                                      who changes it
 //	Grants     units that may be spent                         Put, Spend, TakeOut; read by Left and LeftOf
 //	denial     what the service has denied last                Deny, Block, Allow; read by Denies, Blocks, WaitNs
-//	Uncharged  units admitted while the service was silent     Add, Remove, Claim, EndClaim
+//	Uncharged  units admitted while the service was silent     Add, Remove, Tell, EndTelling
 //	Rate       how fast units are spent, to ask ahead of need  Add; read by Over
 //
 // Package lease sets and reads the other fields itself.
@@ -202,12 +202,18 @@ func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
 // WaitNs is how long a hit that the last denial denies must wait, or limit.Never.
 func (l *Lease) WaitNs(nowNs int64) int64 { return l.denial.WaitNs(nowNs) }
 
-// Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. An
-// ask of the key tells them to the service. One ask at a time does, so that they are charged once, but for what the
-// filter's lease/silence.go lists, which draws their life.
+// Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. One
+// ask of the key at a time tells them to the service, so that they are charged once, but for what the filter's
+// lease/silence.go lists, which draws their life.
 type Uncharged struct {
-	Units          uint32
-	claimedUntilNs int64 // until when an ask may be under way that tells them
+	Units       uint32
+	toldUntilNs int64 // until when an ask may be under way that tells them
+}
+
+// Telling is that an ask tells units. Zero = it tells none.
+type Telling struct {
+	Units   uint32
+	untilNs int64 // tells two of a lease apart: there is none before another's time is over
 }
 
 // Add adds units that were admitted.
@@ -222,25 +228,28 @@ func (u *Uncharged) Remove(units uint32) (ok bool) {
 	return true
 }
 
-// Claim leaves the units to an ask that tells them, until EndClaim, and no longer than until untilNs. It returns how
-// many they are: none if another ask has claimed them.
-func (u *Uncharged) Claim(nowNs, untilNs int64) (claimed uint32) {
-	if u.Units == 0 || u.claimedUntilNs > nowNs {
-		return 0
+// Tell has an ask tell the units: until EndTelling, and no longer than until untilNs. It tells none if another ask does.
+// before is what the same ask has told on an earlier stream: it tells that again.
+func (u *Uncharged) Tell(before Telling, nowNs, untilNs int64) Telling {
+	byAnother := u.toldUntilNs > nowNs && u.toldUntilNs != before.untilNs
+	if u.Units == 0 || byAnother {
+		return Telling{}
 	}
-	u.claimedUntilNs = untilNs
-	return u.Units
+	u.toldUntilNs = untilNs
+	return Telling{u.Units, untilNs}
 }
 
-// EndClaim notes the result of an ask that has claimed so many units, and whether the service has charged them. If more
-// have been added since, another ask may have claimed them, after this one's time: then they stay claimed until its
-// time is over.
-func (u *Uncharged) EndClaim(claimed uint32, charged bool) {
-	if claimed >= u.Units {
-		u.claimedUntilNs = 0
+// EndTelling notes the result of an ask that has told units, and whether the service has charged them. If another ask
+// tells them by now, because this one took too long, that goes on.
+func (u *Uncharged) EndTelling(told Telling, charged bool) {
+	if told.Units == 0 {
+		return
+	}
+	if u.toldUntilNs == told.untilNs {
+		u.toldUntilNs = 0
 	}
 	if charged {
-		u.Units -= min(u.Units, claimed)
+		u.Units -= min(u.Units, told.Units)
 	}
 }
 
@@ -325,8 +334,8 @@ const (
 	offRefill     = offDeniedCost + 4
 	offSilent     = offRefill + 8
 	offUncharged  = offSilent + 8
-	offClaimed    = offUncharged + 4
-	offRate       = offClaimed + 8
+	offTold       = offUncharged + 4
+	offRate       = offTold + 8
 	offStandings  = offRate + 8 + 2*4
 	standingBytes = 4 + 8
 
@@ -351,7 +360,7 @@ func (l *Lease) Decode(b []byte) {
 	l.RefillUntilNs = int64(le.Uint64(b[offRefill:]))
 	l.SilentUntilNs = int64(le.Uint64(b[offSilent:]))
 	l.Uncharged.Units = le.Uint32(b[offUncharged:])
-	l.Uncharged.claimedUntilNs = int64(le.Uint64(b[offClaimed:]))
+	l.Uncharged.toldUntilNs = int64(le.Uint64(b[offTold:]))
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[offStandings:]; len(b) >= standingBytes; b = b[standingBytes:] {
@@ -376,7 +385,7 @@ func (l *Lease) Encode(b []byte, identity uint64) {
 	le.PutUint64(b[offRefill:], uint64(l.RefillUntilNs))
 	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
 	le.PutUint32(b[offUncharged:], l.Uncharged.Units)
-	le.PutUint64(b[offClaimed:], uint64(l.Uncharged.claimedUntilNs))
+	le.PutUint64(b[offTold:], uint64(l.Uncharged.toldUntilNs))
 	l.Rate.encode(b[offRate:])
 	b = b[offStandings:]
 	for i := 0; len(b) >= standingBytes; i++ {

@@ -109,23 +109,36 @@ func TestWhatALeaseDenies(t *testing.T) {
 }
 
 // One ask at a time tells the service what it has not charged, until it has.
-func TestUnchargedUnitsAreClaimed(t *testing.T) {
+func TestOneAskTellsWhatIsUncharged(t *testing.T) {
 	var u Uncharged
-	require.Zero(t, u.Claim(0, 10), "there are none, so no ask tells them")
+	none := Telling{}
+	require.Equal(t, none, u.Tell(none, 0, 10), "there are none")
 	u.Add(5)
-	require.EqualValues(t, 5, u.Claim(0, 20))
-	require.Zero(t, u.Claim(19, 40))
+	first := u.Tell(none, 0, 20)
+	require.EqualValues(t, 5, first.Units)
+	require.Equal(t, none, u.Tell(none, 19, 40), "another ask tells them")
+	u.EndTelling(none, true)
+	require.EqualValues(t, 5, u.Units, "an ask that tells none ends nothing")
 	u.Add(2)
-	u.EndClaim(5, true)
+	u.EndTelling(first, true)
 	require.EqualValues(t, 2, u.Units)
-	require.Zero(t, u.Claim(19, 40), "another ask may be telling the 2")
-	require.EqualValues(t, 2, u.Claim(20, 30), "the answer is late")
-	u.EndClaim(2, false)
+
+	second := u.Tell(none, 19, 40)
+	require.EqualValues(t, 2, second.Units)
+	again := u.Tell(second, 21, 42)
+	require.EqualValues(t, 2, again.Units, "it is sent again, on the next stream")
+	third := u.Tell(none, 42, 50)
+	require.EqualValues(t, 2, third.Units, "no answer came in time")
+	require.Equal(t, none, u.Tell(again, 43, 60), "another ask has told them since")
+	u.EndTelling(again, false)
+	require.Equal(t, none, u.Tell(none, 49, 60), "a late answer does not end what another ask tells")
+	u.EndTelling(third, false)
 	require.EqualValues(t, 2, u.Units, "the service has failed")
-	require.EqualValues(t, 2, u.Claim(29, 40), "a later ask tells them")
+	require.EqualValues(t, 2, u.Tell(none, 49, 60).Units, "a later ask tells them")
+
 	require.True(t, u.Remove(1))
 	require.False(t, u.Remove(2), "one is left")
-	u.EndClaim(7, true)
+	u.EndTelling(Telling{7, 60}, true)
 	require.Equal(t, Uncharged{}, u)
 	u.Add(1<<32 - 1)
 	u.Add(1)

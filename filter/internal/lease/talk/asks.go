@@ -6,7 +6,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -14,23 +13,7 @@ import (
 // a queued one, askForNobody has made it: it is a refill, a report or a probe. If no request waits for a sent one, all
 // may also have left. It is treated alike then: it is not sent again.
 //
-// It has a part for each key of which units are needed, for all requests that have joined it. For example, two requests
-// join a refill of key k:
-//
-//	what joins       needs         the part then
-//	                               Cost  Waiting  Ahead  Uncharged
-//	the refill       60 ahead         0        0     60          5
-//	first request    2 of key k       2        2     60          5
-//	second request   3 of key k       2      2+3     60          5
-//
-// So of a part's fields:
-//
-//	Cost              is of the first request: the service grants at least this much, or denies
-//	Waiting           is of all requests
-//	Ahead, Uncharged  are of what has made the ask. The Uncharged of another is dropped, and a later ask tells it: see
-//	                  lease/silence.go
-//	Shadow, NoBlock   are of the rule and the key, so each request has the same. A report has none: the first request
-//	                  says them
+// It has a part for each key of which units are needed, for all requests that have joined it: see lease.Part.Join.
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -68,15 +51,11 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 // isLook reports whether the ask is for looks: it asks for no units.
 func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
-// add adds what other requests need to the ask, by the table above. They wait for it afterwards.
+// add adds what other requests need to the ask. They wait for it afterwards.
 func (a *ask) add(parts []lease.Part) {
+	isFirst := len(a.waiters) == 0
 	for i := range a.parts {
-		p, other := &a.parts[i].Wire, &parts[i].Wire
-		if len(a.waiters) == 0 { // they are of its first request
-			p.Cost = other.Cost
-			p.Shadow, p.NoBlock = other.Shadow, other.NoBlock
-		}
-		p.Waiting = limit.AddSaturating(p.Waiting, other.Waiting)
+		a.parts[i].Join(&parts[i], isFirst)
 	}
 }
 
@@ -243,7 +222,7 @@ func (as *askList) takeQueued(a, next *ask) {
 }
 
 // leave has the request wait for its asks no longer. A queued ask for which no request waits any more is over, also
-// a refill that others have left: lease/silence.go says what becomes of what it tells.
+// a refill that others have left.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.asks {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same

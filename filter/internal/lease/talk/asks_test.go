@@ -127,17 +127,14 @@ func TestARequestThatJoinsAReportSaysItsRule(t *testing.T) {
 	}
 }
 
-// After the end of a stream, requests of the ask that was sent wait before those of the queued one. The ask says again
-// what was spent, and what the queued one says of that is left to a later one.
+// After the end of a stream, requests of the ask that was sent wait before those of the queued one.
 func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as := newAskList()
 	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 2))
-	as.queue[0].parts[0].Wire.Uncharged = 5
 	as.askForNobody(of('l', 0))
 	as.sendAll(1, 0)
 	as.join(second, of('k', 3))
-	as.queue[0].parts[0].Wire.Uncharged = 7
 	later := as.queue[0]
 	require.NotNil(t, as.flyingFor[as.queue[0].want])
 	as.streamEnded()
@@ -146,7 +143,6 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
-	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Uncharged)
 	require.Equal(t, []*ask{as.queue[0]}, first.asks)
 	require.Equal(t, over, later.state)
 }

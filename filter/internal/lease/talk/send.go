@@ -123,7 +123,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	}
 }
 
-// stampAndPack gives the ask its number, instant and reports, and puts it into the message with the definitions
+// stampAndPack gives the ask its number, its instant and what it tells, and puts it into the message with the definitions
 // that the stream has not had.
 func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
@@ -135,9 +135,7 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 	for i := range a.parts {
 		p := &a.parts[i]
-		if p.Account != nil {
-			p.Account.BeginReport(&p.Wire, now) // an ask behind this one, for the same account, waits from now on
-		}
+		p.Tell(now) // an ask behind this one, for the same account, waits from now on
 		c.define(p.Definition)
 		message.Parts = append(message.Parts, p.Wire)
 	}
