@@ -16,27 +16,24 @@ import (
 // Carried is what a subject carries. Who sets what, where a request has to wait:
 //
 //	Source.Check  finds too few units: the outcome is Pending
-//	BeginAsking   Asked = Asking. The talk asks the service
-//	StopAsking    Asked = TimedOut or Rejected, if that gives nothing
+//	StartWaiting  Asked = Asking. The talk asks the service
+//	StopWaiting   Asked = TimedOut or Rejected, if that gives nothing
 //	HandOut       Allotment = what the request gets of a grant, or that the service denies
 //	Source.Check  goes by the Allotment if that decides, or by units that are there by now. Else the outcome is Pending
 //	              again if the subject is still Asking, Contended if it was Rejected, and that of on_unavailable if it
 //	              TimedOut
 //
-// Who of package lease writes and who reads each field, beside Begin and BeginCheck:
+// Which functions of package lease write each field, beside Begin and BeginCheck:
 //
-//	field        written by                             read by
-//	Asked        BeginAsking, StopAsking                leaveToService, StopAsking
-//	AskedFor     BeginAsk                               HandOut
-//	Allotment    HandOut, Take, Refund, giveBackUnused  Check, Take, Refund, giveBackUnused, giveBack
-//	Account      beginAsk, takeShare                    Take, Refund, giveBack; decide.Verdict.BeginHolds
-//	From         Check, Operate                         Take, Refund, Usage, Held, Persist, isKnown, Operate; package
-//	                                                    decide
-//	MonotonicNs  begin, readLease                       all that need the time
-//	Standings    Check, Operate, Look                   Usage, Held, isKnown; decide.View.Told
-//	Lease        readLease, takeLease                   Check, beginAsk, takeLease, refundLease, takeShare, refundShare,
-//	                                                    Operate, leaseOf
-//	Taken        takeLease                              refundLease
+//	Asked        StartWaiting, StopWaiting
+//	AskedFor     BeginAsk
+//	Allotment    HandOut, Take, Refund, dropAllotment
+//	Account      HoldSource.askPart, takeShare
+//	From         Check, Operate
+//	MonotonicNs  begin, readLease
+//	Standings    Check, Operate, Look
+//	Lease        readLease, takeLease
+//	Taken        takeLease
 type Carried struct {
 	ofRequest
 	ofCheck

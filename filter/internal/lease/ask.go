@@ -105,8 +105,8 @@ func (p *Part) Tell(now int64) {
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// BeginAsking has the request of a pending verdict wait for the service, from its first ask on.
-func BeginAsking(v *decide.Verdict) {
+// StartWaiting has the request of a pending verdict wait for the service, from its first ask on.
+func StartWaiting(v *decide.Verdict) {
 	for _, s := range v.Subjects {
 		s.Cluster.Asked = cluster.Asking
 		if s.IsPending() {
@@ -115,8 +115,8 @@ func BeginAsking(v *decide.Verdict) {
 	}
 }
 
-// StopAsking says why the request of a verdict must not wait any more, unless it has stopped before.
-func StopAsking(v *decide.Verdict, why cluster.Asked) {
+// StopWaiting says why the request of a verdict must not wait any more, unless it has stopped before.
+func StopWaiting(v *decide.Verdict, why cluster.Asked) {
 	for _, s := range v.Subjects {
 		if s.Cluster.Asked == cluster.Asking {
 			s.Cluster.Asked = why
@@ -139,8 +139,8 @@ func BeginAsk(v *decide.Verdict) []Part {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.IsPending() && s.Shadow == shadow {
-				giveBackUnused(s)
-				p := s.Rule.Source.(clusterSource).beginAsk(s)
+				dropAllotment(s)
+				p := s.Rule.Source.(clusterSource).askPart(s)
 				s.Cluster.AskedFor = p.Definition
 				parts = append(parts, p)
 			}
@@ -152,12 +152,12 @@ func BeginAsk(v *decide.Verdict) []Part {
 // GiveBackUnused gives back what the subjects of a verdict have got and not taken: the request is decided.
 func GiveBackUnused(v *decide.Verdict) {
 	for _, s := range v.Subjects {
-		giveBackUnused(s)
+		dropAllotment(s)
 	}
 }
 
-// giveBackUnused gives back what the subject has got and not taken. A denial is forgotten.
-func giveBackUnused(s *decide.Subject) {
+// dropAllotment gives back what the subject has got and not taken. A denial is forgotten.
+func dropAllotment(s *decide.Subject) {
 	if s.Cluster.Allotment.Units > 0 {
 		s.Rule.Source.(clusterSource).giveBack(s)
 	}

@@ -42,8 +42,8 @@ type clusterRule struct {
 
 // clusterSource is the source of a clusterRule: a LeaseSource or a HoldSource.
 type clusterSource interface {
-	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
-	beginAsk(s *decide.Subject) Part
+	// askPart asks for the subject's cost. It may open the key's account.
+	askPart(s *decide.Subject) Part
 	// giveBack gives the units of the subject's Allotment back, which Take has not taken.
 	giveBack(s *decide.Subject)
 	// lookPart is what is asked for a look at the subject's key.

@@ -20,7 +20,7 @@ import (
 // For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
 //
 //	step                         given  held
-//	Client.Wait     beginAsk         0     0  Check has found it Pending. Open opens the account
+//	Client.Wait     askPart          0     0  Check has found it Pending. Open opens the account
 //	Client.Flush    BeginReport      0     0  report 1 says: held 0. The ask asks for 1
 //	Client.Receive  EndReport        1     0  the service has granted 1, and counts it as held: so has the Subject's
 //	                                          allotment
@@ -97,8 +97,8 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 	return src.worker.Book.Open(src.definition(s), src.quotaKey(s), s.Cluster.MonotonicNs)
 }
 
-// beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.
-func (src *HoldSource) beginAsk(s *decide.Subject) Part {
+// askPart asks for the subject's cost. It opens the key's account if there is none.
+func (src *HoldSource) askPart(s *decide.Subject) Part {
 	acc := src.openAccount(s)
 	s.Cluster.Account = acc
 	return holdPart(s, acc)
@@ -123,7 +123,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 }
 
 // accountOf is the account that has the subject's units, nil if there is none. Units that are Allotted have one: see
-// beginAsk.
+// askPart.
 func accountOf(s *decide.Subject) *account.Account {
 	acc, _ := s.Cluster.Account.(*account.Account)
 	return acc
@@ -162,7 +162,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// Held is what all proxies hold of the key, by the allotment.
+// Held is what all proxies hold of the key, as the service has said last.
 func (src *HoldSource) Held(s *decide.Subject) uint32 {
 	if s.Cluster.From == cluster.OwnShare {
 		return src.local.Held(s)

@@ -111,8 +111,8 @@ func (src *LeaseSource) readLease(s *decide.Subject) (ok bool) {
 	return true
 }
 
-// beginAsk begins an ask for the cost.
-func (src *LeaseSource) beginAsk(s *decide.Subject) Part { return src.leasePart(s, s.Cost) }
+// askPart asks for the cost.
+func (src *LeaseSource) askPart(s *decide.Subject) Part { return src.leasePart(s, s.Cost) }
 
 // Take takes the cost from where Check has found it.
 func (src *LeaseSource) Take(s *decide.Subject) state.Status {

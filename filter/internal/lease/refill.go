@@ -41,8 +41,8 @@ func (r *refill) isDue(e *state.LeaseEntry) bool {
 }
 
 // beginRefill reports whether units are to be asked for ahead of need. takeLease writes the lease, together with what
-// it takes. Until the timeout no worker of this proxy asks ahead again, or until writeAnswer has the answer to any ask of
-// the key: each asks ahead, so the lease has more units then.
+// it takes. Until the timeout no worker of this proxy asks ahead again, or until writeAnswer has the answer to any ask
+// of the key: each asks ahead, so the lease has more units then.
 func (src *LeaseSource) beginRefill(e *state.LeaseEntry) (begins bool) {
 	service := &src.worker.Service
 	if service.Silent || e.RefillUntilNs > e.NowNs || !src.refill.isDue(e) {

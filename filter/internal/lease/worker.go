@@ -14,12 +14,13 @@
 //	  |  Check, Take, Refund; Settle, Renew             |  Wait, Flush, Receive, Next, Done, Tick
 //	  v                                                 v
 //	LeaseSource, HoldSource  <--------------------  talk.Client  <--- messages --->  quota service
-//	  |               |       BeginAsk, HandOut,      |     |
-//	  |  Read,        |       GiveBackUnused          |     |  CollectIdle, AppendTo
-//	  |  Write,       |  Open, Hold, ...              |     v
-//	  v  Change       v                               |   grants.Returns
+//	  |               |       BeginAsk, Part.Tell,    |     |
+//	  |  Read,        |       HandOut,                |     |  AppendTo
+//	  |  Write,       |       GiveBackUnused          |     v
+//	  |  Change       |  Open, Hold, BeginReport,     |   grants.Returns
+//	  v               v  EndReport, ...               |
 //	grants.Leases   account.Book, and its Accounts  <-+
-//	                                          Due, BeginReport, EndReport
+//	                                          Due, ReportAll, Claim, Unclaim, GiveUp
 //
 //	what          is left in                by                         for
 //	a request     Subject.Cluster           HandOut                    the source, in the next Decide

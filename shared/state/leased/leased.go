@@ -228,8 +228,8 @@ func (u *Uncharged) Remove(units uint32) (ok bool) {
 	return true
 }
 
-// Tell has an ask tell the units: until EndTelling, and no longer than until untilNs. It tells none if another ask does.
-// before is what the same ask has told on an earlier stream: it tells that again.
+// Tell has an ask tell the units: until EndTelling, and no longer than until untilNs. It tells none if another ask
+// does. before is what the same ask has told on an earlier stream: it tells that again.
 func (u *Uncharged) Tell(before Telling, nowNs, untilNs int64) Telling {
 	byAnother := u.toldUntilNs > nowNs && u.toldUntilNs != before.untilNs
 	if u.Units == 0 || byAnother {

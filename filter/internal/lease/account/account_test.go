@@ -30,6 +30,7 @@ func write(acc *account.Account, asksFor uint32, now int64) quota.Report {
 	p := quota.Part{Waiting: asksFor}
 	acc.Claim()
 	acc.BeginReport(&p, now)
+	acc.Unclaim()
 	return p.Report
 }
 

@@ -19,8 +19,8 @@ import (
 //	Due          it has been listed                      is not listed: it gets an ask, or has one, or need not be
 //	                                                     reported
 //	Claim        an ask is queued                        is claimed once more
-//	BeginReport  the ask is sent                         is claimed once less, and under way
-//	Unclaim      the ask is not sent: it is over         is claimed once less, and listed as by Enlist
+//	BeginReport  the ask is sent                         is under way
+//	Unclaim      the ask is sent, or over without that   is claimed once less, and listed as by Enlist
 //	EndReport    the report has an answer                is not under way, and listed as by Enlist
 //	GiveUp       it has none, or none in time            is not under way. Sweep lists it within a second, if nobody
 //	                                                     does sooner
@@ -54,7 +54,7 @@ func (acc *Account) mustReport(now int64) bool {
 // Claim leaves the account to an ask that is queued.
 func (acc *Account) Claim() { acc.claims++ }
 
-// Unclaim ends the claim of an ask that will not be sent.
+// Unclaim ends the claim of an ask that is not queued any more.
 func (acc *Account) Unclaim() {
 	acc.claims--
 	acc.Enlist()
@@ -63,8 +63,7 @@ func (acc *Account) Unclaim() {
 // IsUnderWay reports whether a report of the account is under way: an ask that has claimed it must wait.
 func (acc *Account) IsUnderWay() bool { return acc.firstUnderWay > 0 }
 
-// BeginReport writes what the worker holds into a part of an ask. The ask has claimed the account, and is sent now. So
-// its claim ends, and the report is under way.
+// BeginReport writes what the worker holds into a part of an ask, which is sent now. So the report is under way.
 //
 // If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
 // those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
@@ -85,7 +84,6 @@ func (acc *Account) BeginReport(p *quota.Part, now int64) {
 	p.Report = acc.sums.NewReport(acc.worker, number, acc.askedBefore)
 	acc.askedBefore = limit.AddSaturating(acc.askedBefore, p.Waiting)
 	acc.repeatNs = now + acc.HoldNs()/limit.HoldParts
-	acc.claims--
 }
 
 // hasUnderWay reports whether that report is under way. Those that are have the newest numbers.

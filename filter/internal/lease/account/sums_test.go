@@ -22,10 +22,11 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		given, held uint32
 		listed      bool
 	}{
-		{"beginAsk", acc.Claim, 0, 0, false},
+		{"claimed", acc.Claim, 0, 0, false},
 		{"BeginReport", func() {
 			report.Waiting = 1
 			acc.BeginReport(&report, 0)
+			acc.Unclaim()
 		}, 0, 0, false},
 		{"EndReport", func() {
 			require.True(t, acc.EndReport(1, &quota.Grant{Noted: true, Units: 1}, 0))
@@ -38,6 +39,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 			report.Waiting = 0
 			acc.Claim()
 			acc.BeginReport(&report, 0)
+			acc.Unclaim()
 		}, 0, 0, false},
 	} {
 		step.do()

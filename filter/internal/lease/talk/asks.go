@@ -170,7 +170,7 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 // move changes how far an ask is, and by that the lists, and the claims and reports of the ask's accounts:
 //
 //	state   the ask is in     when that begins      when it ends
-//	queued  queue, queuedFor  it claims accounts    the claims end, by BeginReport if it flies
+//	queued  queue, queuedFor  it claims accounts    the claims end
 //	flying  sent, flyingFor   -                     its reports that have no answer are given up
 //	late    sent              accounts are listed   -
 func (as *askList) move(a *ask, to askState) {
@@ -178,9 +178,7 @@ func (as *askList) move(a *ask, to askState) {
 	case queued:
 		as.queue = without(as.queue, a)
 		delete(as.queuedFor, a.want)
-		if to != flying {
-			a.eachAccount((*account.Account).Unclaim)
-		}
+		a.eachAccount((*account.Account).Unclaim)
 	case flying:
 		delete(as.flyingFor, a.want)
 		a.giveUpReports()

@@ -28,9 +28,7 @@ func (as *askList) sendAll(first uint32, now int64) {
 	for i, a := range as.queue {
 		a.id, a.sentNs = first+uint32(i), now
 		for j := range a.parts {
-			if p := &a.parts[j]; p.Account != nil {
-				p.Account.BeginReport(&p.Wire, now)
-			}
+			a.parts[j].Tell(now)
 		}
 	}
 	as.fly(slices.Clone(as.queue))
@@ -207,7 +205,6 @@ func TestAnAskKeepsItsAccount(t *testing.T) {
 	require.False(t, book.IsEmpty())
 	require.False(t, as.queue[0].mustWaitToReport())
 	acc := book.Open(other, [16]byte{'k'}, later)
-	acc.Claim()
 	acc.BeginReport(&quota.Part{}, later)
 	require.True(t, as.queue[0].mustWaitToReport())
 }

@@ -108,7 +108,7 @@ func (c *Client) Wait(contextID uint32, v *decide.Verdict, now int64) {
 	if req == nil {
 		req = &Waiter{ContextID: contextID, Verdict: v}
 		c.begin(req, now)
-		lease.BeginAsking(v)
+		lease.StartWaiting(v)
 	}
 	c.asks.join(req, lease.BeginAsk(v)) // at most quota.MaxParts: package decide lets no more be Pending
 }
@@ -188,7 +188,7 @@ func (c *Client) expireOverdue(now int64) {
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
 // should its grant not suffice.
 func (c *Client) expire(req *Waiter) {
-	req.stopAsking(cluster.TimedOut)
+	req.stopWaiting(cluster.TimedOut)
 	if req.state == waits {
 		c.asks.leave(req)
 		c.waiters.makeReady(req)

@@ -51,7 +51,7 @@ func (c *Client) defineAgain(a *ask) {
 func (c *Client) reject(a *ask, result *quota.AskResult) {
 	c.decideQueued(a, result)
 	for _, req := range a.waiters {
-		req.stopAsking(cluster.Rejected)
+		req.stopWaiting(cluster.Rejected)
 	}
 	c.finish(a)
 }

@@ -123,8 +123,8 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	}
 }
 
-// stampAndPack gives the ask its number, its instant and what it tells, and puts it into the message with the definitions
-// that the stream has not had.
+// stampAndPack gives the ask its number, its instant and what it tells, and puts it into the message with the
+// definitions that the stream has not had.
 func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now

@@ -54,10 +54,10 @@ func (req *Waiter) waitFor(a *ask) {
 	req.asks = append(req.asks, a)
 }
 
-// stopAsking says why the request must not wait any more, unless it has stopped before.
-func (req *Waiter) stopAsking(why cluster.Asked) {
+// stopWaiting says why the request must not wait any more, unless it has stopped before.
+func (req *Waiter) stopWaiting(why cluster.Asked) {
 	if req.Verdict != nil {
-		lease.StopAsking(req.Verdict, why)
+		lease.StopWaiting(req.Verdict, why)
 	}
 }
 
