@@ -92,7 +92,7 @@ func (p *Part) Join(other *Part, isFirstRequest bool) {
 	p.mayTell = p.mayTell || other.mayTell
 }
 
-// Tell has the part say what is told as its ask is sent: what the account holds, or which units are Uncharged.
+// Tell has the part say what is told just before its ask is sent: what the account holds, or which units are Uncharged.
 func (p *Part) Tell(now int64) {
 	switch {
 	case p.Account != nil:
@@ -124,10 +124,9 @@ func StopWaiting(v *decide.Verdict, why cluster.Asked) {
 	}
 }
 
-// BeginAsk begins an ask for what the subjects of a pending verdict need, and returns its parts. It may open accounts.
-// Those of shadow rules are last: if a counter is shared, no rule that
-// enforces is denied by the block that a trial begins. If the request has waited before, a subject may have got units
-// that do not suffice: these go back first.
+// BeginAsk begins an ask for what the subjects of a pending verdict need, and returns its parts. Those of shadow rules
+// are last: if a counter is shared, no rule that enforces is denied by the block that a trial begins. If the request
+// has waited before, a subject may have got units that do not suffice: these go back first. It may open accounts.
 func BeginAsk(v *decide.Verdict) []Part {
 	pending := 0
 	for _, s := range v.Subjects {

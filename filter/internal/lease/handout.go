@@ -126,10 +126,10 @@ func (h *handout) writeInto(e *state.LeaseEntry) bool {
 
 // writeAnswer writes into the source's lease what the service said of the key. The first line that is true decides:
 //
-//	the answer                            what it told  RefillUntilNs  SilentUntilNs      standings, rate, a denial
-//	is late, and the lease has standings  ends          stays          stays              stay
-//	is not usable                         ends          0              a second from now  stay
-//	else                                  ends          0              0                  are written
+//	the answer                            the telling  RefillUntilNs  SilentUntilNs      standings, rate, a denial
+//	is late, and the lease has standings  ends         stays          stays              stay
+//	is not usable                         ends         0              a second from now  stay
+//	else                                  ends         0              0                  are written
 //
 // The first line is because a later answer may have come before the late one.
 func (h *handout) writeAnswer(l *leased.Lease, src *LeaseSource, now int64) {

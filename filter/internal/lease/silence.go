@@ -28,7 +28,8 @@ import (
 //	No answer to it comes by 1300 ms.          The next ask tells the 5 units again. If the service has heard the first
 //	                                           one, it charges 5 units twice.
 //	Its stream ends.                           The same ask tells them again on the next stream, unless another one has
-//	                                           told them since. The service may charge them twice, too.
+//	                                           told them since. If no request waits for it, an ask tells them after
+//	                                           1300 ms. The service may charge them twice, too.
 //	The answer has Failed: the service cannot  The units stay Uncharged. The next ask tells them.
 //	reach the key.
 //	The answer cannot be written.              After 1300 ms an ask tells them again, and the service charges them twice.

@@ -80,3 +80,35 @@ func TestAnAskThatIsNeverSentTellsNothing(t *testing.T) {
 	require.NoError(t, m.Decode(w.stream.Asks[0]))
 	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
 }
+
+// An ask whose stream has ended tells again, on the next one, what it has told.
+func TestAnAskTellsAgainOnTheNextStream(t *testing.T) {
+	w, _ := pair(t, perUserMany)
+	w.engine.Cluster.Service.Silent = true
+	w.request("a")
+	w.engine.Cluster.Service.Silent = false
+	w.request("a")
+	w.stream = nil
+	w.client.StreamEnded(w.proxy.Clock)
+	w.proxy.Clock += 20 * ms
+	w.tick()
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
+}
+
+// A request that joins a queued ask has it tell what was admitted in silence since it was built.
+func TestAJoinedAskTellsWhatItsLastRequestHasRead(t *testing.T) {
+	w, s := pair(t, perUserMany)
+	other := newWorker(t, w.proxy, perUserMany, 2)
+	w.request("b")
+	w.request("a") // its ask is queued
+	other.engine.Cluster.Service.Silent = true
+	other.request("a")
+	w.request("a")
+	s.serve(w.stream)
+	w.deliver()
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
+}

@@ -20,7 +20,7 @@
 //	  |  Change       |  Open, Hold, BeginReport,     |   grants.Returns
 //	  v               v  EndReport, ...               |
 //	grants.Leases   account.Book, and its Accounts  <-+
-//	                                          Due, ReportAll, Claim, Unclaim, GiveUp
+//	                                          Due, ReportAll, Claim, GiveUp, ...
 //
 //	what          is left in                by                         for
 //	a request     Subject.Cluster           HandOut                    the source, in the next Decide

@@ -213,7 +213,7 @@ type Uncharged struct {
 // Telling is that an ask tells units. Zero = it tells none.
 type Telling struct {
 	Units   uint32
-	untilNs int64 // tells two of a lease apart: there is none before another's time is over
+	untilNs int64 // tells two of a lease apart that are not ended: the second one begins when the first one's time is over
 }
 
 // Add adds units that were admitted.
@@ -229,7 +229,7 @@ func (u *Uncharged) Remove(units uint32) (ok bool) {
 }
 
 // Tell has an ask tell the units: until EndTelling, and no longer than until untilNs. It tells none if another ask
-// does. before is what the same ask has told on an earlier stream: it tells that again.
+// does. before is what the same ask has told, if it is sent again: it tells that again.
 func (u *Uncharged) Tell(before Telling, nowNs, untilNs int64) Telling {
 	byAnother := u.toldUntilNs > nowNs && u.toldUntilNs != before.untilNs
 	if u.Units == 0 || byAnother {
