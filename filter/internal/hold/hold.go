@@ -2,7 +2,7 @@
 //
 // Its invariant: each place that has the units charges them once, when the hold is settled or when it lapses there. A
 // rule that one proxy counts has one place, a table of this proxy. One of scope cluster has two, which count apart: its
-// hold is in a table, in an account of the worker, or in both (see lease/holds.go).
+// hold is in a table, in an account of the worker, or in both (see lease/holdsource.go).
 //
 //	place    the hold                   who renews the units          what Settle charges there
 //	table    runs                       Renew, each HoldNs/8          the cost

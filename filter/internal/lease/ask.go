@@ -10,8 +10,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// Part is what the service is asked of one key, or told of it. It is a part of one ask. All that make one or change it
-// are here.
+// Part is what the service is asked of one key, or told of it. It is a part of one ask:
+//
+//	what           made by     has                        Tell adds          its grant goes to
+//	units to take  leasePart   source; Wire.Cost, Ahead   what is Uncharged  HandOut: requests, then the key's lease
+//	a refill       leasePart   source; Wire.Ahead         what is Uncharged  HandOut: the key's lease
+//	units to hold  holdPart    Account; Wire.Cost         a report           HandOut: requests; the Account knows all
+//	a report       ReportPart  Account                    a report           HandOut: the Account knows it
+//	a look         lookPart    Wire.Inspect               nothing            Look.Note
+//	a probe        ProbePart   Wire.Inspect               nothing            nobody: that it came is enough
+//
+// While an ask is queued, requests Join its parts. Then Tell completes them.
 type Part struct {
 	Wire       quota.Part        // as it is sent
 	Definition *quota.Definition // which Wire names by its number
@@ -34,7 +43,8 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	}}
 }
 
-// leasePart asks for a cost of the subject's key. A refill has a cost of 0: it only asks ahead of need.
+// leasePart asks for a cost of the subject's key, whose lease the last Check has read. A refill has a cost of 0: it
+// only asks ahead of need.
 func (src *LeaseSource) leasePart(s *decide.Subject, cost uint32) Part {
 	e, d := s.Cluster.Lease, src.definition(s)
 	p := Part{Definition: d, source: src, leaseKey: e.Key(), mayTell: e.Uncharged.Units > 0, Wire: quota.Part{
@@ -92,7 +102,8 @@ func (p *Part) Join(other *Part, isFirstRequest bool) {
 	p.mayTell = p.mayTell || other.mayTell
 }
 
-// Tell has the part say what is told just before its ask is sent: what the account holds, or which units are Uncharged.
+// Tell has the part say what is told just before its ask is sent and flies: what the account holds, or which units are
+// Uncharged.
 func (p *Part) Tell(now int64) {
 	switch {
 	case p.Account != nil:

@@ -50,15 +50,17 @@
 //
 //	worker.go       Worker       what the sources of a worker share with the talk
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	leases.go       LeaseSource  checks and takes units of a grants.Leases
+//	leasesource.go  LeaseSource  checks and takes units of a grants.Leases
 //	silence.go                   takes units of this proxy's share, and tells the service of them later
 //	refill.go       refill       when units are asked for ahead of need, and how many
-//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once. Read package account first
+//	holdsource.go   HoldSource   checks and holds, and how a hold ends and is charged once. Read package account first
 //	ask.go          Part         what is asked for a request
 //	definitions.go  definitions  how limits are defined to the service
 //	answer.go       answer       what the service has said, and what a worker remembers of a denial
 //	handout.go      HandOut      who gets what the service grants, or denies
 //	look.go         Look         what clients are told that ask for their usage
+//	grants          Leases       leases in their table, and what goes back to the service
+//	talk            Client       which requests wait for which asks, and the messages
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 package lease
