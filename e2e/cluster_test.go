@@ -123,10 +123,10 @@ func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, ke
 
 // TestServeAdmitsFromItsFirstRequestOn: started as README does, with a store in memory that has no
 // state, serve has its proxies give their share of what is held until an answer, and says so. A user whose requests
-// come as the store begins to grant may be given one more, so none does here: see docs/cluster.md.
+// come as the store begins to grant may be given one more, so no user does that here: see docs/cluster.md.
 func TestServeAdmitsFromItsFirstRequestOn(t *testing.T) {
 	t.Parallel()
-	begun := time.Now() // the store grants nothing for 4 s from here at least
+	begun := time.Now() // the store grants nothing for at least 4 s from here
 	c := startControlPlane(t)
 	shares := strings.Replace(clusterRule("2/1d", ", settle: {}"), "on_unavailable: deny, ", "", 1)
 	// A slot that has just ended may be taken for a moment more, one on each worker.
@@ -145,7 +145,7 @@ func TestServeAdmitsFromItsFirstRequestOn(t *testing.T) {
 		}
 		require.Equal(t, []int{allowed, allowed, denied}, got, "user %d", user)
 	}
-	for time.Since(begun) < 3*time.Second { // the last one in a second at most
+	for time.Since(begun) < 3*time.Second { // so the last user has a second
 		next()
 	}
 	t.Logf("%d users came while the store was starting", user)

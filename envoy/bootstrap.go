@@ -246,23 +246,26 @@ func (v bootstrapView) IsClosed() bool {
 // VMCapabilities reports whether the list of capabilities is where Envoy reads it since 1.40.
 func (v bootstrapView) VMCapabilities() bool { return TakesVMCapabilities(v.Plugin.Envoy) }
 
-// StartsV8 reports whether V8 has to be started before Envoy's workers, because no filter does it.
-func (v bootstrapView) StartsV8() bool {
+// MustStartV8 reports whether the bootstrap must start V8 before Envoy's workers, because no filter is there to do it.
+func (v bootstrapView) MustStartV8() bool {
 	isV8 := cmp.Or(v.Plugin.Runtime, DefaultRuntime) == DefaultRuntime
 	return v.IsClosed() && isV8 && mustStartV8Early(v.Plugin.Envoy)
 }
 
-// SmallestModule is a module that does nothing, in as few bytes as Envoy accepts, in base64.
+// SmallestModule is a module that does nothing, in as few bytes as Envoy accepts.
+const SmallestModule = "\x00asm\x01\x00\x00\x00" +
+	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // types: func(), func(i32) i32
+	"\x03\x03\x02\x00\x01" + // one function of each
+	"\x05\x03\x01\x00\x01" + // a page of memory
+	"\x07\x3f\x03" + // three exports
+	"\x06memory\x02\x00" +
+	"\x17proxy_abi_version_0_2_0\x00\x00" +
+	"\x18proxy_on_memory_allocate\x00\x01" +
+	"\x0a\x09\x02\x02\x00\x0b\x04\x00\x41\x00\x0b" // return; return 0
+
+// SmallestModule is that module in base64.
 func (bootstrapView) SmallestModule() string {
-	return base64.StdEncoding.EncodeToString([]byte("\x00asm\x01\x00\x00\x00" +
-		"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // types: func(), func(i32) i32
-		"\x03\x03\x02\x00\x01" + // one function of each
-		"\x05\x03\x01\x00\x01" + // a page of memory
-		"\x07\x3f\x03" + // three exports
-		"\x06memory\x02\x00" +
-		"\x17proxy_abi_version_0_2_0\x00\x00" +
-		"\x18proxy_on_memory_allocate\x00\x01" +
-		"\x0a\x09\x02\x02\x00\x0b\x04\x00\x41\x00\x0b")) // return; return 0
+	return base64.StdEncoding.EncodeToString([]byte(SmallestModule))
 }
 
 // Endpoint describes a cluster. Of several addresses, the first that answers gets all requests.

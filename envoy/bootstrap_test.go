@@ -98,7 +98,8 @@ func TestLoggedHeaders(t *testing.T) {
 	require.Equal(t, []string{"x-user-id", "x-tenant"}, v.LoggedHeaders())
 }
 
-// Envoy 1.36 and 1.37 start V8 before their workers: by the filter's first configuration, or by a module of its own.
+// Envoy 1.36 and 1.37 start V8 before their workers: by the filter's first configuration, or by a module
+// that does nothing.
 func TestV8StartsBeforeTheWorkersOfOldEnvoys(t *testing.T) {
 	closed := BootstrapOptions{XDS: []string{"127.0.0.1:9902"}}
 	for name, tc := range map[string]struct {
@@ -120,7 +121,7 @@ func TestV8StartsBeforeTheWorkersOfOldEnvoys(t *testing.T) {
 		o := closed
 		o.Plugin.Envoy = tc.version
 		tc.change(&o)
-		require.Equal(t, tc.want, bootstrapView{BootstrapOptions: o}.StartsV8(), name)
+		require.Equal(t, tc.want, bootstrapView{BootstrapOptions: o}.MustStartV8(), name)
 	}
 }
 

@@ -98,9 +98,9 @@ func TakesVMCapabilities(version string) bool {
 	return err == nil && (major > 1 || major == 1 && minor >= 40)
 }
 
-// mustStartV8Early reports whether an Envoy of that version crashes if its workers are there before its first wasm
-// module: on a CPU with memory protection keys only threads that V8's first thread has started may read V8's tables.
-// 1.36 and 1.37 do. An empty version may be one of these.
+// mustStartV8Early reports whether an Envoy of that version crashes if its workers start before V8 does. On a CPU with
+// memory protection keys, V8's tables can be read only by threads that descend from the one that started V8. 1.36 and
+// 1.37 crash. An empty version may be one of these.
 func mustStartV8Early(version string) bool {
 	major, minor, err := parseVersion(version)
 	return err != nil || major == 1 && minor < 38

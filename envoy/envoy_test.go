@@ -100,7 +100,7 @@ func listener(t *testing.T, ctx context.Context, p *proc.Process, name string) s
 // TestEnvoyAcceptsBootstrap has Envoy judge every shape that a bootstrap takes.
 func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
-	require.NoError(t, os.WriteFile(wasm, []byte(buildtest.Smallest), 0o600))
+	require.NoError(t, os.WriteFile(wasm, []byte(envoy.SmallestModule), 0o600))
 	certificate, key := certtest.Files(t)
 	here := strings.NewReplacer(
 		"/usr/share/sluice/sluice.wasm", wasm,

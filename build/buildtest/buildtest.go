@@ -58,19 +58,7 @@ func Wasm(tb testing.TB, tags ...string) []byte {
 	return module
 }
 
-// Smallest is a module that does nothing, in as few bytes as Envoy accepts: it
-// loads in no time where its answers do not matter.
-const Smallest = "\x00asm\x01\x00\x00\x00" +
-	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // types: func(), func(i32) i32
-	"\x03\x03\x02\x00\x01" + // one function of each
-	"\x05\x03\x01\x00\x01" + // a page of memory
-	"\x07\x3f\x03" + // three exports
-	"\x06memory\x02\x00" +
-	"\x17proxy_abi_version_0_2_0\x00\x00" +
-	"\x18proxy_on_memory_allocate\x00\x01" +
-	"\x0a\x09\x02\x02\x00\x0b\x04\x00\x41\x00\x0b" // return; return 0
-
-// Refusing is a module like Smallest that refuses every configuration.
+// Refusing is a module that refuses every configuration, in as few bytes as Envoy accepts.
 const Refusing = "\x00asm\x01\x00\x00\x00" +
 	"\x01\x0f\x03\x60\x00\x00\x60\x01\x7f\x01\x7f\x60\x02\x7f\x7f\x01\x7f" + // types: also func(i32, i32) i32
 	"\x03\x04\x03\x00\x01\x02" + // one function of each

@@ -35,8 +35,8 @@ import (
 )
 
 const (
-	// mostMemory bounds what serve may take, whatever proxies send: what the chart requests for it. The kernel also counts
-	// what earlier attacks took and the runtime has not given back yet, which is more on a busy machine.
+	// mostMemory bounds what serve may take, whatever proxies send: what the chart requests for it. It includes memory
+	// that earlier attacks took and the runtime has not given back yet: more on a busy machine.
 	mostMemory = 256 << 20
 	// largest is a request just below what serve takes.
 	largest = 256<<10 - 64

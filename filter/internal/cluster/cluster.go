@@ -1,6 +1,7 @@
 // Package cluster has what a Subject of package decide carries for a rule of scope cluster, from one call of its source
-// to the next: above all what the quota service has granted the request. Only package lease writes it. Package decide,
-// which must not reach that, only has each Subject carry it, and reads what the last check has found.
+// to the next: above all what the quota service has granted the request. Only package lease writes it, but for
+// Begin and BeginCheck. Package decide must not reach package lease: it only has each Subject carry it, and reads what
+// the last check has found.
 //
 // Its invariant: Begin and BeginCheck empty all but its memory, so no request gets what another was granted.
 package cluster
@@ -45,7 +46,7 @@ type Carried struct {
 
 // ofRequest begins anew with each request.
 type ofRequest struct {
-	Asked     Asked             // whether the service is asked
+	Asked     Asked             // so far, and what came of it
 	AskedFor  *quota.Definition // of the key's limits, by which the ask's part is found; nil if no units were asked for
 	Allotment Allotment
 	// Account, of a rule that holds, is the key's account of package lease: it has what the service grants, and

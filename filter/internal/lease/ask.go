@@ -31,7 +31,7 @@ type Part struct {
 	Account  *account.Account // of a rule that holds: the part reports it. Others report nothing
 
 	// Of a rule without holds:
-	mayTell bool           // the lease had units that are Uncharged
+	mayTell bool           // the lease had Uncharged units when a request of the ask last read it
 	told    leased.Telling // what the part has told of these
 }
 
@@ -102,7 +102,7 @@ func (p *Part) Join(other *Part, isFirstRequest bool) {
 	p.mayTell = p.mayTell || other.mayTell
 }
 
-// Tell has the part say what is told just before its ask is sent and flies: what the account holds, or which units are
+// Tell completes the part just before its ask is sent: it reports what the account holds, or tells which units are
 // Uncharged.
 func (p *Part) Tell(now int64) {
 	switch {
@@ -116,7 +116,8 @@ func (p *Part) Tell(now int64) {
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// StartWaiting has the request of a pending verdict wait for the service, from its first ask on.
+// StartWaiting marks the subjects of a pending verdict as Asking when the request first waits, and counts those that
+// are pending.
 func StartWaiting(v *decide.Verdict) {
 	for _, s := range v.Subjects {
 		s.Cluster.Asked = cluster.Asking
@@ -126,7 +127,7 @@ func StartWaiting(v *decide.Verdict) {
 	}
 }
 
-// StopWaiting says why the request of a verdict must not wait any more, unless it has stopped before.
+// StopWaiting ends the wait of a verdict's request, for the reason why, unless it has stopped before.
 func StopWaiting(v *decide.Verdict, why cluster.Asked) {
 	for _, s := range v.Subjects {
 		if s.Cluster.Asked == cluster.Asking {

@@ -15,7 +15,7 @@ import (
 // Units of a rule without holds go, in this order:
 //
 //	to                                     by           what is not spent there
-//	the requests that have waited          give         dropAllotment: goes back when the request is decided
+//	the requests that have waited          give         dropAllotment: goes back when it is decided, or asks again
 //	the key's lease, for later requests    noteInLease  CollectIdle: goes back when it is idle
 //	the service, if they cannot stay       noteInLease
 //

@@ -69,7 +69,8 @@ func (src *LeaseSource) refundShare(s *decide.Subject, wallNs int64) bool {
 	return src.local.Refund(s, wallNs) && removed
 }
 
-// tellUncharged has the part tell which units of its key are Uncharged, unless another ask does.
+// tellUncharged has the part tell the units of its key that are Uncharged, and notes that in the lease. It tells none
+// if another ask does, or if the lease cannot be written.
 func (p *Part) tellUncharged(now int64) {
 	worker := p.source.worker
 	var told leased.Telling

@@ -54,7 +54,7 @@
 //	silence.go                   takes units of this proxy's share, and tells the service of them later
 //	refill.go       refill       when units are asked for ahead of need, and how many
 //	holdsource.go   HoldSource   checks and holds, and how a hold ends and is charged once. Read package account first
-//	ask.go          Part         what is asked for a request
+//	ask.go          Part         what the service is asked of one key, or told of it, and which requests wait
 //	definitions.go  definitions  how limits are defined to the service
 //	answer.go       answer       what the service has said, and what a worker remembers of a denial
 //	handout.go      HandOut      who gets what the service grants, or denies

@@ -210,10 +210,10 @@ type Uncharged struct {
 	toldUntilNs int64 // until when an ask may be under way that tells them
 }
 
-// Telling is that an ask tells units. Zero = it tells none.
+// Telling is what an ask has told: how many units. The zero value is nothing.
 type Telling struct {
 	Units   uint32
-	untilNs int64 // tells two of a lease apart that are not ended: the second one begins when the first one's time is over
+	untilNs int64 // says which one it is: of two that have not ended, the second begins when the first one's time is over
 }
 
 // Add adds units that were admitted.
@@ -228,8 +228,9 @@ func (u *Uncharged) Remove(units uint32) (ok bool) {
 	return true
 }
 
-// Tell has an ask tell the units: until EndTelling, and no longer than until untilNs. It tells none if another ask
-// does. before is what the same ask has told, if it is sent again: it tells that again.
+// Tell notes that an ask tells all units from now on: until EndTelling, or until untilNs at the latest. It tells none
+// if another ask does. before is what the same ask has told already, if it is sent again: that does not keep it from
+// telling.
 func (u *Uncharged) Tell(before Telling, nowNs, untilNs int64) Telling {
 	byAnother := u.toldUntilNs > nowNs && u.toldUntilNs != before.untilNs
 	if u.Units == 0 || byAnother {
@@ -240,7 +241,7 @@ func (u *Uncharged) Tell(before Telling, nowNs, untilNs int64) Telling {
 }
 
 // EndTelling notes the result of an ask that has told units, and whether the service has charged them. If another ask
-// tells them by now, because this one took too long, that goes on.
+// tells them by now, because this one took too long, the other one's telling goes on.
 func (u *Uncharged) EndTelling(told Telling, charged bool) {
 	if told.Units == 0 {
 		return

@@ -63,7 +63,8 @@ func (acc *Account) Unclaim() {
 // IsUnderWay reports whether a report of the account is under way: an ask that has claimed it must wait.
 func (acc *Account) IsUnderWay() bool { return acc.firstUnderWay > 0 }
 
-// BeginReport writes what the worker holds into a part of an ask, which is sent now. So the report is under way.
+// BeginReport writes what the worker holds into a part of an ask that is being sent. The report is under way from then
+// on.
 //
 // If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
 // those before it ask for too, because it may be granted. For example, three rules with one counter, a request that

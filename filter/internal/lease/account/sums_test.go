@@ -22,7 +22,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		given, held uint32
 		listed      bool
 	}{
-		{"claimed", acc.Claim, 0, 0, false},
+		{"Claim", acc.Claim, 0, 0, false},
 		{"BeginReport", func() {
 			report.Waiting = 1
 			acc.BeginReport(&report, 0)

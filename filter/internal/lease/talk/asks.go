@@ -203,8 +203,8 @@ func (as *askList) move(a *ask, to askState) {
 	}
 }
 
-// fly has queued asks fly, which leave with a message. Their parts have told: else the end of a claim would list an
-// account whose report is sent.
+// fly has queued asks fly, which leave with a message. Their parts must have told before: else Unclaim would list an
+// account whose report is in this message.
 func (as *askList) fly(asks []*ask) {
 	for _, a := range asks {
 		as.move(a, flying)

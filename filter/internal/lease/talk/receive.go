@@ -57,7 +57,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 }
 
 // takeGrants has lease.HandOut hand out the grants of an ask, if it has any. The requests that waited for it go on.
-// HandOut ends the reports of the ask before finish gives up those that have no answer.
+// HandOut comes before finish, which gives up reports that have no answer: those could not give units any more.
 func (c *Client) takeGrants(a *ask, result *quota.AskResult, now int64) {
 	c.decideQueued(a, result)
 	trip := lease.Trip{Stream: c.stream.number, SentNs: a.sentNs, CameNs: now, IsLate: a.state == late}

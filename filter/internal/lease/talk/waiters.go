@@ -54,7 +54,7 @@ func (req *Waiter) waitFor(a *ask) {
 	req.asks = append(req.asks, a)
 }
 
-// stopWaiting says why the request must not wait any more, unless it has stopped before.
+// stopWaiting is lease.StopWaiting; a look has no verdict.
 func (req *Waiter) stopWaiting(why cluster.Asked) {
 	if req.Verdict != nil {
 		lease.StopWaiting(req.Verdict, why)
