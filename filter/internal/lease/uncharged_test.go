@@ -33,6 +33,13 @@ func (w *worker) asksAhead(user string) quota.Part {
 	return part
 }
 
+// told is how many units the worker's first ask on its stream tells that the service has not heard yet.
+func (w *worker) told() uint32 {
+	var m quota.Asks
+	require.NoError(w.t, m.Decode(w.stream.Asks[0]))
+	return m.Asks[0].Parts[0].Uncharged
+}
+
 // Units are asked for ahead of need by one worker at a time, until its ask is answered or its time is over.
 func TestOneWorkerAtATimeAsksAhead(t *testing.T) {
 	for _, answered := range []bool{false, true} {
@@ -76,9 +83,7 @@ func TestAnAskThatIsNeverSentTellsNothing(t *testing.T) {
 	w.request("a")
 	s.serve(w.stream)
 	w.deliver()
-	var m quota.Asks
-	require.NoError(t, m.Decode(w.stream.Asks[0]))
-	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
+	require.EqualValues(t, 1, w.told())
 }
 
 // An ask whose stream has ended tells again, on the next one, what it has told.
@@ -92,9 +97,7 @@ func TestAnAskTellsAgainOnTheNextStream(t *testing.T) {
 	w.client.StreamEnded(w.proxy.Clock)
 	w.proxy.Clock += 20 * ms
 	w.tick()
-	var m quota.Asks
-	require.NoError(t, m.Decode(w.stream.Asks[0]))
-	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
+	require.EqualValues(t, 1, w.told())
 }
 
 // A request that joins a queued ask has it tell what was admitted in silence since it was built.
@@ -108,7 +111,5 @@ func TestAJoinedAskTellsWhatItsLastRequestHasRead(t *testing.T) {
 	w.request("a")
 	s.serve(w.stream)
 	w.deliver()
-	var m quota.Asks
-	require.NoError(t, m.Decode(w.stream.Asks[0]))
-	require.EqualValues(t, 1, m.Asks[0].Parts[0].Uncharged)
+	require.EqualValues(t, 1, w.told())
 }
